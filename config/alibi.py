@@ -1,0 +1,2 @@
+"""ALiBi at the baseline size: python train.py config/alibi.py"""
+pos_scheme = "alibi"

@@ -1,0 +1,15 @@
+"""GPT-2 (124M) on OpenWebText, nanoGPT's recipe."""
+dataset = "openwebtext"
+vocab_size = 50304  # 50257, padded to a multiple of 64
+block_size = 1024
+n_layer = 12
+n_head = 12
+n_embd = 768
+batch_size = 12
+gradient_accumulation_steps = 40
+max_iters = 600_000
+learning_rate = 6e-4
+min_lr = 6e-5
+warmup_iters = 2000
+beta2 = 0.95
+eval_interval = 1000

@@ -1,0 +1,10 @@
+"""nanoGPT's recipe for Tiny Shakespeare by character (10.6M parameters), for a GPU."""
+dataset = "shakespeare_char"
+n_layer = 6
+n_head = 6
+n_embd = 384
+block_size = 256
+batch_size = 64
+dropout = 0.2
+max_iters = 5000
+eval_interval = 250

@@ -1,0 +1,2 @@
+"""Sinusoidal at the baseline size: python train.py config/sinusoidal.py"""
+pos_scheme = "sinusoidal"

@@ -1,0 +1,242 @@
+"""
+Prepared text: tokenizers, token files and the batches that training draws from them.
+
+A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint32), train_docs.bin and val_docs.bin
+(int64, where each document begins), meta.json (tokenizer, counts, sha256 of every file). data/prepare.py writes it.
+"""
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tiktoken
+import torch
+
+ROOT = Path(__file__).resolve().parent
+DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
+HASHED_BELOW = 100e6  # bytes; larger files are checked by their size alone
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+END_OF_TEXT = "<|endoftext|>"
+
+
+def file_hash(path):
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Tokenizers. Each has n_vocab, eot (the id between documents, or None), encode, decode_bytes, and spec: plain
+# types from which tokenizer_from rebuilds it, kept in meta.json and in every checkpoint.
+
+
+class CharTokenizer:
+    """One id per character, in sorted order, as nanoGPT's."""
+
+    eot = None
+
+    def __init__(self, chars):
+        self.chars = "".join(sorted(chars))
+        self.n_vocab = len(self.chars)
+        self.codes = _codepoints(self.chars)
+        self.spec = {"kind": "char", "chars": self.chars}
+
+    def encode(self, text):
+        codes = _codepoints(text)
+        ids = np.searchsorted(self.codes, codes).clip(max=self.n_vocab - 1)
+        unknown = codes[self.codes[ids] != codes]
+        if len(unknown):
+            raise ValueError(
+                f"the tokenizer does not know {''.join(map(chr, np.unique(unknown)[:20]))!r}; "
+                f"it knows these {self.n_vocab} characters: {self.chars!r}"
+            )
+        return ids
+
+    def decode_bytes(self, ids):
+        return "".join(self.chars[i] for i in ids).encode()
+
+
+def _codepoints(text):
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+
+
+class BPETokenizer:
+    """A tiktoken.Encoding: GPT-2's, or one trained on the text by data/prepare.py."""
+
+    def __init__(self, encoding, spec):
+        self.encoding, self.spec = encoding, spec
+        self.n_vocab, self.eot = encoding.n_vocab, encoding.eot_token
+
+    def encode(self, text):
+        return self.encoding.encode(text, allowed_special={END_OF_TEXT})
+
+    def encode_plain(self, text):
+        """Without special tokens: a document that contains their names is only text."""
+        return self.encoding.encode_ordinary(text)
+
+    def decode_bytes(self, ids):
+        return self.encoding.decode_bytes(ids)
+
+
+def tokenizer_from(spec):
+    """The tokenizer that `spec` describes. ValueError where it cannot be had."""
+    kind = spec.get("kind")
+    if kind == "char":
+        return CharTokenizer(spec["chars"])
+    if kind == "gpt2":
+        try:
+            return BPETokenizer(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
+        except OSError as error:  # requests' ConnectionError is one
+            raise ValueError(
+                f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__}): connect to the internet once, "
+                f"or set TIKTOKEN_CACHE_DIR to a folder that has it"
+            ) from None
+    if kind == "bpe":
+        tokens = [base64.b64decode(t) for t in spec["tokens"]]
+        encoding = tiktoken.Encoding(
+            name="bpe",
+            pat_str=spec["pattern"],
+            mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
+            special_tokens={END_OF_TEXT: len(tokens)},
+        )
+        return BPETokenizer(encoding, spec)
+    raise ValueError(f"tokenizer kind {kind!r} is not one of: char, gpt2, bpe")
+
+
+def spec_hash(spec):
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Datasets
+
+
+@dataclass(frozen=True)
+class Split:
+    tokens: np.ndarray  # token ids, mapped from disk
+    docs: np.ndarray  # (documents,) int64: where each document begins
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    train: Split
+    val: Split
+    tokenizer: object
+    meta: dict
+    hash: str  # of its tokens, split and tokenizer, wherever they were prepared
+
+
+def folder_of(name):
+    """data/NAME, or a folder anywhere if `name` is a path."""
+    return Path(name) if "/" in str(name) else ROOT / name
+
+
+def load(name):
+    """The prepared dataset `name`. ValueError if it is missing or if its files are not those of its meta.json."""
+    folder = folder_of(name)
+    meta_path = folder / "meta.json"
+    if not meta_path.is_file():
+        if name != DEFAULT:
+            raise ValueError(f"dataset {name!r} is not prepared: {_how_to_prepare(folder)}")
+        from data.prepare import prepare_stdlib  # only here: most calls find it prepared
+
+        prepare_stdlib()
+    try:
+        meta = json.loads(meta_path.read_text())
+        splits = {s: _load_split(folder, s, meta) for s in ("train", "val")}
+        tokenizer = tokenizer_from(meta["tokenizer"])
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{meta_path} is damaged ({type(error).__name__}: {error}): prepare it again") from None
+    if tokenizer.n_vocab != meta["vocab_size"]:
+        raise ValueError(f"{meta_path}: vocab_size={meta['vocab_size']}, but its tokenizer has {tokenizer.n_vocab} ids")
+    return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=spec_hash([meta["splits"], meta["tokenizer"]]))
+
+
+def _how_to_prepare(folder):
+    script = folder / "prepare.py"
+    if script.is_file():
+        return f"run  python data/{folder.name}/prepare.py"
+    prepared = sorted(p.parent.name for p in ROOT.glob("*/meta.json"))
+    shipped = sorted(p.parent.name for p in ROOT.glob("*/prepare.py") if p.parent.name != "folder")
+    return (
+        f"there is no {folder}. Datasets are: {', '.join(sorted({*prepared, *shipped}))}. "
+        f"For your own text: python data/folder/prepare.py PATH --name=NAME"
+    )
+
+
+def _load_split(folder, split, meta):
+    info = meta["splits"][split]
+    tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
+    docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
+    if tokens.nbytes < HASHED_BELOW:
+        check_ids(tokens, meta["vocab_size"], folder / f"{split}.bin")
+    return Split(tokens, docs)
+
+
+def _open(path, dtype, count, sha256):
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: prepare the dataset again")
+    size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
+    if size != expected:
+        raise ValueError(f"{path} has {size} bytes, its meta.json says {expected}: prepare the dataset again")
+    if size < HASHED_BELOW and file_hash(path) != sha256:
+        raise ValueError(f"{path} is not the file that its meta.json describes (sha256): prepare the dataset again")
+    return np.memmap(path, dtype=dtype, mode="r") if size else np.empty(0, dtype)
+
+
+def check_ids(tokens, n_vocab, where):
+    if len(tokens) and tokens.max() >= n_vocab:
+        raise ValueError(f"{where} holds token id {tokens.max()}, but the vocabulary ends at {n_vocab - 1}")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Batches
+
+
+class Batches:
+    """Rows of block_size + 1 tokens, `rows_per_step` a step. Row r of step n depends on (seed, n, r) alone: no state
+    has to be saved, and any split of the rows over micro-steps and processes sees the same data. An epoch visits
+    every window once, in shuffled order, from a random offset."""
+
+    def __init__(self, split, block_size, rows_per_step, seed, n_vocab):
+        self.tokens, self.block_size, self.rows_per_step, self.seed = split.tokens, block_size, rows_per_step, seed
+        self.n_vocab = n_vocab
+        self.n_windows = (len(self.tokens) - block_size) // block_size
+        if self.n_windows < 1:
+            raise ValueError(
+                f"the training text has {len(self.tokens):,} tokens, too few for block_size={block_size}: "
+                f"at least {2 * block_size:,} are needed"
+            )
+        self.epoch, self.order = None, None  # of the last epoch asked for: only a cache
+
+    def __call__(self, step, first, last):
+        """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
+        starts = [self._start(step * self.rows_per_step + r) for r in range(first, last)]
+        rows = self.tokens[np.array(starts)[:, None] + np.arange(self.block_size + 1)]
+        check_ids(rows, self.n_vocab, "the training text")
+        rows = torch.from_numpy(rows.astype(np.int64))
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def _start(self, row):
+        epoch, i = divmod(row, self.n_windows)
+        if epoch != self.epoch:
+            rng = np.random.default_rng((self.seed, epoch))
+            self.offset, self.order = rng.integers(self.block_size), rng.permutation(self.n_windows)
+            self.epoch = epoch
+        return self.offset + self.block_size * self.order[i]
+
+
+def val_windows(split, block_size, max_tokens=None):
+    """Starts of the validation windows: side by side over all of the text, or evenly spread up to max_tokens."""
+    n = (len(split.tokens) - 1) // block_size
+    if n < 1:
+        raise ValueError(
+            f"the validation text has {len(split.tokens):,} tokens, too few for block_size={block_size}: "
+            f"at least {block_size + 1:,} are needed"
+        )
+    starts = np.arange(n) * block_size
+    keep = n if max_tokens is None else min(n, max(1, max_tokens // block_size))
+    return starts[np.arange(keep) * n // keep]

@@ -1,0 +1,228 @@
+"""A run and its folder: device, checkpoints, metrics and wandb — what the scripts share."""
+
+import contextlib
+import json
+import netrc
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import torch
+
+from data import spec_hash, tokenizer_from
+from model import GPT, GPTConfig
+
+# ----------------------------------------------------------------------------------------------------------
+# Device
+
+
+def pick_device(name):
+    """'auto' is cuda, then mps, then cpu. ValueError where the device named is not there."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, there in present.items() if there)
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        there = ", ".join(kind for kind, there in present.items() if there)
+        raise ValueError(f"device={name!r} is not available here; there are: auto, {there}") from None
+    return device
+
+
+def pick_dtype(name, device):
+    """'auto' is bfloat16 on a GPU that has it, else float32."""
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f"dtype={name!r} is not one of: auto, float32, bfloat16")
+    return getattr(torch, name)
+
+
+def autocast(device, dtype):
+    """Matrix products in dtype; losses, norms and positions stay in float32."""
+    return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Checkpoints: tensors and plain types only
+
+
+def save_checkpoint(folder, checkpoint, is_best):
+    """Writes latest.pt, and best.pt alike where is_best. Either is replaced whole or not at all."""
+    latest, best = folder / "latest.pt", folder / "best.pt"
+    temporary = folder / "latest.pt.tmp"
+    with open(temporary, "wb") as f:
+        torch.save(checkpoint, f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, latest)
+    if is_best:  # a second name of the same file: latest.pt is replaced, never written into
+        second = folder / "best.pt.tmp"
+        second.unlink(missing_ok=True)
+        try:
+            os.link(latest, second)
+        except OSError:
+            shutil.copyfile(latest, second)
+        os.replace(second, best)
+
+
+def load_checkpoint(path, which="best"):
+    """The dict in a checkpoint file, or in best.pt or latest.pt of a run folder. ValueError for anything else."""
+    path = Path(path)
+    if path.is_dir():
+        candidates = [path / f"{which}.pt", path / "latest.pt"]
+        path = next((p for p in candidates if p.is_file()), candidates[0])
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged or hostile file provokes
+        reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{path} is no checkpoint of plain tensors, so nothing of it was loaded ({reason})") from None
+    needed = {"model", "model_args", "config", "step", "tokenizer"}
+    if not isinstance(checkpoint, dict) or needed - checkpoint.keys():
+        lacks = ", ".join(sorted(needed - checkpoint.keys())) if isinstance(checkpoint, dict) else "everything"
+        raise ValueError(f"{path} is no checkpoint of train.py: it lacks {lacks}")
+    return checkpoint | {"path": str(path)}
+
+
+def load_model(checkpoint, device):
+    """The model of a checkpoint, in evaluation mode."""
+    try:
+        model = GPT(GPTConfig(**checkpoint["model_args"]))
+        model.load_state_dict(checkpoint["model"])
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{checkpoint['path']} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
+    return model.to(device).eval()
+
+
+def load_tokenizer(checkpoint):
+    """The tokenizer that a checkpoint carries."""
+    spec = {k: v for k, v in checkpoint["tokenizer"].items() if k != "hash"}
+    if spec_hash(spec) != checkpoint["tokenizer"].get("hash"):
+        raise ValueError(f"{checkpoint['path']}: its tokenizer does not match its hash; the file is damaged")
+    return tokenizer_from(spec)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Metrics
+
+
+def read_metrics(folder):
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def keep_metrics_until(folder, step):
+    """Drops the lines after `step`: a resumed run writes them again."""
+    kept = [row for row in read_metrics(folder) if row["step"] <= step]
+    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def write_atomically(path, text):
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def format_seconds(seconds):
+    minutes, s = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{s:02}" if minutes >= 60 else f"{minutes}:{s:02}"
+
+
+# ----------------------------------------------------------------------------------------------------------
+# wandb
+
+WANDB_MODES = ("auto", "online", "offline", "disabled")
+
+
+def stamp():
+    """The time, to make an id that is used once."""
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+class Wandb:
+    """One wandb run that never prompts, never blocks for long and never stops the work: a fault is told once, on
+    stderr, and then there is no run. 'auto' is WANDB_MODE, else online with a login and offline without."""
+
+    def __init__(self, mode, project, group, id, job_type, config, axes):
+        """axes: {prefix: step metric}; every `prefix/*` is drawn against its step metric."""
+        if mode not in WANDB_MODES:
+            raise ValueError(f"wandb_mode={mode!r} is not one of: {', '.join(WANDB_MODES)}")
+        self.run = None
+        if mode == "auto":
+            mode = os.environ.get("WANDB_MODE") or ("online" if _has_login() else "offline")
+        if mode == "disabled":
+            return
+        import wandb  # half a second, so only where it is used
+
+        self.wandb = wandb
+
+        def start(mode):
+            settings = wandb.Settings(silent=True, console="off", init_timeout=20)
+            return wandb.init(mode=mode, project=project, group=group, id=id, name=id, job_type=job_type, config=config,
+                              settings=settings)  # fmt: skip
+
+        try:
+            try:
+                self.run = start(mode)
+            except wandb.errors.Error as error:  # no login, or no network
+                if mode == "offline":
+                    raise
+                self._tell(f"wandb is not reachable ({type(error).__name__}), so it logs offline")
+                self.run = start("offline")
+            for prefix, step_metric in axes.items():
+                self.run.define_metric(step_metric)
+                self.run.define_metric(f"{prefix}/*", step_metric=step_metric)
+        except Exception as error:
+            self._give_up(error)
+
+    def log(self, row):
+        self._do(lambda: self.run.log(row))
+
+    def image(self, key, path):
+        self._do(lambda: self.run.log({key: self.wandb.Image(str(path))}))
+
+    def summary(self, values):
+        self._do(lambda: self.run.summary.update(values))
+
+    def finish(self):
+        """Ends the run; returns the lines that say where its charts are."""
+        run = self.run
+        if run is None:
+            return []
+        offline, url = run.settings._offline, run.url
+        folder = os.path.relpath(run.settings.sync_dir)
+        self._do(run.finish)
+        if not offline:
+            return [f"charts    {url}"]
+        return [f"charts    wandb leet {Path(folder).parent}", f"upload    wandb sync {folder}"]
+
+    def _do(self, action):
+        if self.run is not None:
+            try:
+                action()
+            except Exception as error:
+                self._give_up(error)
+
+    def _give_up(self, error):
+        self._tell(f"wandb failed and is left out from here on: {error}")
+        self.run = None
+
+    def _tell(self, text):
+        print(text, file=sys.stderr)
+
+
+def _has_login():
+    """Whether an API key lies in the environment or in netrc, where `wandb login` puts it."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -1,0 +1,401 @@
+"""
+Trains a GPT:  python train.py config/rope.py --max_iters=500
+
+Settings come from config files and --key=value flags (see below), the defaults being the baseline experiment. The run's
+folder holds latest.pt, best.pt and metrics.jsonl. Called again, a finished run says so and an unfinished one goes on.
+On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.py
+"""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import config
+import data
+import run
+from model import GPT, GPTConfig
+
+VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
+
+
+@dataclass(frozen=True)
+class TrainConfig(GPTConfig):
+    # the model's, at the baseline's size
+    block_size: int = 128
+    vocab_size: int = 0  # 0: the tokenizer's
+    n_layer: int = 4
+    n_head: int = 4
+    n_embd: int = 128
+    bias: bool = False  # biases in Linear and LayerNorm; without them a bit better and faster
+    # data
+    dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
+    batch_size: int = 32  # windows per micro-step
+    gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
+    # optimizer
+    max_iters: int = 850  # steps
+    learning_rate: float = 1e-3
+    min_lr: float = 1e-4  # at the end of a cosine that begins after the warm-up
+    warmup_iters: int = 100
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
+    seed: int = 1337  # of weights, batches and dropout
+    # this call
+    out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
+    resume: bool = False  # go on with the run in out_dir, also under other settings, such as a larger max_iters
+    overwrite: bool = False  # begin anew in an out_dir that holds a run
+    eval_only: bool = False  # loss of the best checkpoint over all of the validation text
+    eval_interval: int = 100  # steps between evaluations, each of which saves a checkpoint
+    log_interval: int = 10
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
+    compile: bool | None = None  # torch.compile; default: on a CUDA device only
+    wandb_mode: str = "auto"  # online, offline, disabled; auto: online with a login, else offline
+    wandb_project: str = "length"
+    wandb_group: str = ""  # default: the dataset
+
+    def __post_init__(self):
+        model_args(self, self.vocab_size or 1)  # checks the model's fields
+        for name in ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("learning_rate", "min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
+        if self.resume and self.overwrite:
+            raise ValueError("--resume and --overwrite exclude each other")
+
+
+# Settings of a call, not of an experiment: a run may go on under other ones.
+CALL_FIELDS = [f.name for f in dataclasses.fields(TrainConfig)]
+CALL_FIELDS = CALL_FIELDS[CALL_FIELDS.index("out_dir") :]
+
+
+def model_args(cfg, vocab_size):
+    """The model's part of a TrainConfig, checked, as plain types."""
+    args = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(GPTConfig)} | {"vocab_size": vocab_size}
+    return dataclasses.asdict(GPTConfig(**args))
+
+
+def learning_rate(cfg, step):
+    """Linear warm-up, then a cosine from learning_rate to min_lr at max_iters."""
+    if step < cfg.warmup_iters:
+        return cfg.learning_rate * (step + 1) / (cfg.warmup_iters + 1)
+    done = (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters)
+    return cfg.min_lr + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (cfg.learning_rate - cfg.min_lr)
+
+
+@torch.no_grad()
+def evaluate(model, split, starts, rows, rank=0, world=1, progress=False):
+    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, shared out among the ranks."""
+    T, device = model.config.block_size, next(model.parameters()).device
+    total = torch.zeros(2, device=device)  # sum of losses, windows
+    model.eval()
+    mine = torch.from_numpy(starts[rank::world])
+    for i, batch in enumerate(mine.split(rows)):
+        tokens = torch.from_numpy(split.tokens[batch[:, None] + torch.arange(T + 1)].astype("int64")).to(device)
+        loss = model(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())[1]
+        total += torch.stack((loss * len(batch), torch.tensor(float(len(batch)), device=device)))
+        if progress and i % 20 == 0:
+            print(f"\r{i * rows:,} of {len(mine):,} windows", end="", file=sys.stderr, flush=True)
+    if progress:
+        print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
+    model.train()
+    if world > 1:
+        dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+def matmul_peak(device, dtype):
+    """FLOP/s of a large matrix product: what the hardware can do at best, so that MFU means something on any of it."""
+    n = 8192 if device.type == "cuda" else 1024
+    a = torch.randn(n, n, device=device, dtype=dtype)
+    best = math.inf
+    for _ in range(10):
+        begin = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - begin)
+    return 2 * n**3 / best
+
+
+def flops_per_token(model):
+    """6 per weight that multiplies plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311, appendix B)."""
+    c = model.config
+    return 6 * sum(p.numel() for p in model.transformer.parameters()) + 12 * c.n_layer * c.n_embd * c.block_size
+
+
+class Stop:
+    """Ctrl-C or a termination signal asks the loop to save and end; a second Ctrl-C ends it at once."""
+
+    def __init__(self):
+        self.asked = False
+        self.old = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(self, signum, frame):
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def restore(self):
+        for s, handler in self.old.items():
+            signal.signal(s, handler)
+
+
+def open_folder(cfg, dataset):
+    """The checkpoint to go on from, or None for a new run. ValueError where out_dir holds something else."""
+    folder = Path(cfg.out_dir)
+    if cfg.overwrite or not (folder / "latest.pt").exists():
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"out_dir={cfg.out_dir} is a file, not a folder")
+        if cfg.resume:
+            raise ValueError(f"there is no run to resume in {folder}")
+        return None
+    checkpoint = run.load_checkpoint(folder / "latest.pt")
+    old, new = checkpoint["config"], dataclasses.asdict(cfg)
+    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
+    if checkpoint["dataset_hash"] != dataset.hash and "dataset" not in changed:
+        changed.append("the prepared text")
+    model_fields = {f.name for f in dataclasses.fields(GPTConfig)}
+    fixed = [k for k in changed if k in model_fields or k == "the prepared text"]
+    if cfg.resume and fixed:
+        raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
+    if changed and not cfg.resume:
+        what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
+        raise ValueError(
+            f"{folder} holds another run ({what}): choose another --out_dir, "
+            f"or go on with that run under these settings (--resume), or discard it (--overwrite)"
+        )
+    return checkpoint
+
+
+def train(cfg):
+    """Trains as cfg says; returns the best validation loss in nats per token. Everything a user can get wrong raises
+    ValueError before anything is written."""
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local = f"cuda:{os.environ['LOCAL_RANK']}" if world > 1 and torch.cuda.is_available() else "cpu"
+    device = run.pick_device(local if world > 1 and cfg.device in ("auto", "cuda") else cfg.device)
+    dtype = run.pick_dtype(cfg.dtype, device)
+    dataset = data.load(cfg.dataset)
+
+    # Rows of a step go to ranks, then to micro-steps: the same rows however many there are.
+    rows = cfg.batch_size * cfg.gradient_accumulation_steps
+    micro_steps = -(-cfg.gradient_accumulation_steps // world)
+    if rows % (world * micro_steps):
+        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} rows do not divide among {world} processes")
+    micro_rows = rows // (world * micro_steps)
+
+    n_vocab = dataset.tokenizer.n_vocab
+    if 0 < cfg.vocab_size < n_vocab:
+        raise ValueError(f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}; 0 takes the tokenizer's")
+    args = model_args(cfg, cfg.vocab_size or n_vocab)
+    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed, n_vocab)
+    val_starts = data.val_windows(dataset.val, cfg.block_size, VAL_TOKENS)
+    model = GPT(GPTConfig(**args), seed=cfg.seed).to(device)
+    checkpoint, folder = open_folder(cfg, dataset), Path(cfg.out_dir)
+    step, best_val_loss, segment = 0, math.inf, 0
+    if checkpoint is not None:
+        step, best_val_loss = checkpoint["step"], checkpoint["best_val_loss"]
+        if step >= cfg.max_iters:
+            print(f"{folder} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
+            return best_val_loss
+    if run.WANDB_MODES and cfg.wandb_mode not in run.WANDB_MODES:
+        raise ValueError(f"wandb_mode={cfg.wandb_mode!r} is not one of: {', '.join(run.WANDB_MODES)}")
+
+    if world > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    optimizer = model.configure_optimizer(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2))
+    wandb_id = f"{folder.name}-{run.stamp()}"
+    if checkpoint is not None:
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        wandb_id, segment = checkpoint["wandb_id"], checkpoint["segment"] + 1
+    del checkpoint
+
+    tracker = None
+    if rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        if step == 0 and segment == 0:
+            for name in ("latest.pt", "best.pt", "metrics.jsonl", "length.json", "length.npz"):
+                (folder / name).unlink(missing_ok=True)
+        run.keep_metrics_until(folder, step)
+        id = wandb_id + (f"-r{segment}" if segment else "")  # no id is ever used twice
+        group = cfg.wandb_group or Path(cfg.dataset).name
+        settings = dataclasses.asdict(cfg) | {"dataset_hash": dataset.hash}
+        axes = {"train": "step", "val": "step"}
+        tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", settings, axes)
+        peak = matmul_peak(device, dtype)
+        print(
+            f"{folder}: {cfg.pos_scheme}, {sum(p.numel() for p in model.parameters()):,} parameters, {rows} windows of "
+            f"{cfg.block_size} tokens a step\n{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, "
+            f"{n_vocab} in the vocabulary; {world} × {device.type} {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s peak"
+            + (f"\ngoing on after step {step}" if segment else ""),
+            flush=True,
+        )
+
+    step_model = model
+    if cfg.compile if cfg.compile is not None else device.type == "cuda":
+        step_model = torch.compile(model)
+    if world > 1:
+        step_model = DistributedDataParallel(step_model, device_ids=[device.index] if device.type == "cuda" else None)
+
+    def fetch(micro_step):
+        first = (rank * micro_steps + micro_step) * micro_rows
+        pair = batches(step, first, first + micro_rows)
+        if device.type == "cuda":  # pinned memory is copied while the GPU computes
+            return [t.pin_memory().to(device, non_blocking=True) for t in pair]
+        return [t.to(device) for t in pair]
+
+    def validate():
+        with run.autocast(device, dtype):
+            return evaluate(model, dataset.val, val_starts, max(1, micro_rows), rank, world)
+
+    def log(row, text):
+        if rank == 0:
+            with open(folder / "metrics.jsonl", "a") as f:
+                f.write(json.dumps({"step": step} | row) + "\n")
+            tracker.log({"step": step} | row)
+            print(f"step {step}/{cfg.max_iters} | {text}", flush=True)
+
+    def save(is_best):
+        if rank == 0:
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "model_args": args,
+                "config": dataclasses.asdict(cfg),
+                "step": step,
+                "best_val_loss": best_val_loss,
+                "tokenizer": dataset.tokenizer.spec | {"hash": data.spec_hash(dataset.tokenizer.spec)},
+                "dataset_hash": dataset.hash,
+                "wandb_id": wandb_id,
+                "segment": segment,
+            }
+            run.save_checkpoint(folder, state, is_best)
+
+    stop, begin = Stop(), time.perf_counter()
+    if step == 0:
+        val_loss = validate()
+        log({"val/loss": val_loss}, f"val {val_loss:.4f}")
+    first_step = logged_step = step
+    logged_at = training_since = time.perf_counter()
+    loss_sum = torch.zeros((), device=device)
+    stopping = False
+    while step < cfg.max_iters and not stopping:
+        lr = learning_rate(cfg, step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for micro_step in range(micro_steps):
+            x, y = fetch(micro_step)
+            if cfg.dropout:  # seeded from where we are, so that a resumed run draws the same masks
+                torch.manual_seed(hash((cfg.seed, step, micro_step, rank)))
+            if world > 1:
+                step_model.require_backward_grad_sync = micro_step == micro_steps - 1
+            with run.autocast(device, dtype):
+                loss = step_model(x, y)[1] / micro_steps
+            loss.backward()
+            loss_sum += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+
+        stopping = stop.asked
+        if world > 1 and step % cfg.log_interval == 0:  # all processes stop at the same step, or none
+            flag = torch.tensor(float(stop.asked), device=device)
+            dist.all_reduce(flag)
+            stopping = flag.item() > 0
+        elif world > 1:
+            stopping = False
+        evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
+        if evaluating or step % cfg.log_interval == 0:
+            if world > 1:
+                dist.all_reduce(loss_sum, op=dist.ReduceOp.SUM)
+                loss_sum /= world
+            train_loss = (loss_sum / (step - logged_step)).item()
+            now = time.perf_counter()
+            tokens_per_s = (step - logged_step) * rows * cfg.block_size / (now - logged_at)
+            row = {"train/loss": train_loss, "train/lr": lr, "train/grad_norm": norm.item(), "train/tokens_per_s": tokens_per_s}
+            text = f"train {train_loss:.4f}"
+            if rank == 0:
+                row["train/mfu"] = tokens_per_s / world * flops_per_token(model) / peak
+                speed = f"{tokens_per_s / 1e3:.1f}k tok/s | {row['train/mfu']:.0%} MFU"
+            if evaluating:
+                row["val/loss"] = validate()
+                text += f" | val {row['val/loss']:.4f}"
+            if rank == 0:
+                left = (time.perf_counter() - training_since) / (step - first_step) * (cfg.max_iters - step)
+                log(row, f"{text} | lr {lr:.1e} | {speed} | {run.format_seconds(left)} left")
+            if not math.isfinite(train_loss):
+                raise ValueError(f"the loss is {train_loss} at step {step}: lower --learning_rate; the last checkpoint stays")
+            loss_sum.zero_()
+            logged_step, logged_at = step, time.perf_counter()
+        if evaluating or stopping:
+            is_best = evaluating and row["val/loss"] < best_val_loss
+            best_val_loss = min(best_val_loss, row["val/loss"]) if evaluating else best_val_loss
+            save(is_best)
+    stop.restore()
+
+    if rank == 0:
+        tracker.summary({"val/best_loss": best_val_loss})
+        took = run.format_seconds(time.perf_counter() - begin)
+        if step < cfg.max_iters:
+            print(f"stopped and saved at step {step}. Go on with:\n  python train.py --resume --out_dir={folder}")
+        else:
+            print(f"{step - first_step} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt")
+            print(f"sample    python sample.py --out_dir={folder}\nevaluate  python eval_length.py {folder}")
+        print("\n".join(tracker.finish()))
+    if world > 1:
+        dist.destroy_process_group()
+    return best_val_loss
+
+
+def eval_only(cfg):
+    """Prints the best checkpoint's loss over all of the validation text."""
+    checkpoint = run.load_checkpoint(cfg.out_dir)
+    dataset = data.load(cfg.dataset)
+    if checkpoint["tokenizer"]["hash"] != data.spec_hash(dataset.tokenizer.spec):
+        raise ValueError(f"{checkpoint['path']} was trained with another tokenizer than that of dataset {cfg.dataset!r}")
+    device = run.pick_device(cfg.device)
+    model = run.load_model(checkpoint, device)
+    starts = data.val_windows(dataset.val, model.config.block_size)
+    with run.autocast(device, run.pick_dtype(cfg.dtype, device)):
+        loss = evaluate(model, dataset.val, starts, cfg.batch_size, progress=True)
+    info = dataset.meta["splits"]["val"]
+    bits = loss / math.log(2) * info["tokens"] / info["bytes"]
+    print(
+        f"{checkpoint['path']}, step {checkpoint['step']}: {loss:.4f} nats per token, {bits:.4f} bits per byte, over all of "
+        f"the validation text ({len(starts):,} windows of {model.config.block_size} tokens)"
+    )
+    return loss
+
+
+def main(argv):
+    values, files = config.parse(TrainConfig, argv)
+    if not values.get("out_dir"):
+        stem = "-".join(Path(f).stem for f in files)
+        values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
+    if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for what this call sets
+        saved = run.load_checkpoint(values["out_dir"], "latest")["config"]
+        values = {k: v for k, v in saved.items() if k not in CALL_FIELDS} | values
+    cfg = TrainConfig(**values)
+    (eval_only if cfg.eval_only else train)(cfg)
+    return 0
+
+
+if __name__ == "__main__":
+    config.script(main)
