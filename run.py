@@ -33,12 +33,13 @@ def pick_device(name):
     return device
 
 
+DTYPES = ("auto", "float32", "bfloat16")
+
+
 def pick_dtype(name, device):
-    """'auto' is bfloat16 on a GPU that has it, else float32."""
+    """One of DTYPES; 'auto' is bfloat16 on a GPU that has it, else float32."""
     if name == "auto":
         name = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-    if name not in ("float32", "bfloat16"):
-        raise ValueError(f"dtype={name!r} is not one of: auto, float32, bfloat16")
     return getattr(torch, name)
 
 
@@ -150,9 +151,7 @@ class Wandb:
     stderr, and then there is no run. 'auto' is WANDB_MODE, else online with a login and offline without."""
 
     def __init__(self, mode, project, group, id, job_type, config, axes):
-        """axes: {prefix: step metric}; every `prefix/*` is drawn against its step metric."""
-        if mode not in WANDB_MODES:
-            raise ValueError(f"wandb_mode={mode!r} is not one of: {', '.join(WANDB_MODES)}")
+        """mode: one of WANDB_MODES. axes: {prefix: step metric}; every `prefix/*` is drawn against its step metric."""
         self.run = None
         if mode == "auto":
             mode = os.environ.get("WANDB_MODE") or ("online" if _has_login() else "offline")
@@ -195,11 +194,11 @@ class Wandb:
         run = self.run
         if run is None:
             return []
-        offline, url = run.settings._offline, run.url
         folder = os.path.relpath(run.settings.sync_dir)
+        charts = None if run.settings._offline else f"charts    {run.url}"
         self._do(run.finish)
-        if not offline:
-            return [f"charts    {url}"]
+        if charts:
+            return [charts]
         return [f"charts    wandb leet {Path(folder).parent}", f"upload    wandb sync {folder}"]
 
     def _do(self, action):

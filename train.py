@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -43,7 +44,7 @@ class TrainConfig(GPTConfig):
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
     max_iters: int = 850  # steps
-    learning_rate: float = 1e-3
+    learning_rate: float = 4e-3
     min_lr: float = 1e-4  # at the end of a cosine that begins after the warm-up
     warmup_iters: int = 100
     weight_decay: float = 0.1
@@ -66,13 +67,11 @@ class TrainConfig(GPTConfig):
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):
-        model_args(self, self.vocab_size or 1)  # checks the model's fields
-        for name in ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("learning_rate", "min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        model_args(self, max(1, self.vocab_size))  # checks the model's fields
+        config.at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
+        config.at_least(0, self, "learning_rate", "min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed", "vocab_size")
+        config.one_of(run.DTYPES, self, "dtype")
+        config.one_of(run.WANDB_MODES, self, "wandb_mode")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
@@ -103,21 +102,27 @@ def learning_rate(cfg, step):
 def evaluate(model, split, starts, rows, rank=0, world=1, progress=False):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, shared out among the ranks."""
     T, device = model.config.block_size, next(model.parameters()).device
-    total = torch.zeros(2, device=device)  # sum of losses, windows
+    mine, total = starts[rank::world], 0.0
     model.eval()
-    mine = torch.from_numpy(starts[rank::world])
-    for i, batch in enumerate(mine.split(rows)):
-        tokens = torch.from_numpy(split.tokens[batch[:, None] + torch.arange(T + 1)].astype("int64")).to(device)
-        loss = model(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())[1]
-        total += torch.stack((loss * len(batch), torch.tensor(float(len(batch)), device=device)))
-        if progress and i % 20 == 0:
-            print(f"\r{i * rows:,} of {len(mine):,} windows", end="", file=sys.stderr, flush=True)
-    if progress:
-        print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
+    for i in range(0, len(mine), rows):
+        batch = mine[i : i + rows]
+        tokens = torch.from_numpy(split.tokens[batch[:, None] + np.arange(T + 1)].astype(np.int64)).to(device)
+        total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
+        if progress:
+            print(f"\r{i + len(batch):,} of {len(mine):,} windows ", end="", file=sys.stderr, flush=True)
     model.train()
-    if world > 1:
-        dist.all_reduce(total)
-    return (total[0] / total[1]).item()
+    if progress:
+        print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    return sum_over_ranks(total, world, device) / len(starts)
+
+
+def sum_over_ranks(value, world, device):
+    """The sum of every process's value, a number."""
+    if world == 1:
+        return value
+    total = torch.tensor(float(value), device=device)
+    dist.all_reduce(total)
+    return total.item()
 
 
 def matmul_peak(device, dtype):
@@ -185,84 +190,80 @@ def open_folder(cfg, dataset):
 def train(cfg):
     """Trains as cfg says; returns the best validation loss in nats per token. Everything a user can get wrong raises
     ValueError before anything is written."""
+    # What is trained, and on what
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    local = f"cuda:{os.environ['LOCAL_RANK']}" if world > 1 and torch.cuda.is_available() else "cpu"
-    device = run.pick_device(local if world > 1 and cfg.device in ("auto", "cuda") else cfg.device)
+    on_gpus = world > 1 and cfg.device in ("auto", "cuda") and torch.cuda.is_available()
+    device = run.pick_device(f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else cfg.device)
     dtype = run.pick_dtype(cfg.dtype, device)
     dataset = data.load(cfg.dataset)
-
-    # Rows of a step go to ranks, then to micro-steps: the same rows however many there are.
-    rows = cfg.batch_size * cfg.gradient_accumulation_steps
-    micro_steps = -(-cfg.gradient_accumulation_steps // world)
-    if rows % (world * micro_steps):
-        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} rows do not divide among {world} processes")
-    micro_rows = rows // (world * micro_steps)
-
     n_vocab = dataset.tokenizer.n_vocab
     if 0 < cfg.vocab_size < n_vocab:
         raise ValueError(f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}; 0 takes the tokenizer's")
     args = model_args(cfg, cfg.vocab_size or n_vocab)
+    rows = cfg.batch_size * cfg.gradient_accumulation_steps  # of a step: they go to ranks, then to micro-steps
+    micro_steps = -(-cfg.gradient_accumulation_steps // world)
+    micro_rows, odd = divmod(rows, world * micro_steps)
+    if odd:
+        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} rows do not divide among {world} processes")
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed, n_vocab)
     val_starts = data.val_windows(dataset.val, cfg.block_size, VAL_TOKENS)
     model = GPT(GPTConfig(**args), seed=cfg.seed).to(device)
-    checkpoint, folder = open_folder(cfg, dataset), Path(cfg.out_dir)
-    step, best_val_loss, segment = 0, math.inf, 0
+    optimizer = model.configure_optimizer(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2))
+
+    # Its folder: empty, or holding this very run
+    folder, checkpoint = Path(cfg.out_dir), open_folder(cfg, dataset)
+    step, best_val_loss, segment, wandb_id = 0, math.inf, 0, f"{folder.name}-{run.stamp()}"
     if checkpoint is not None:
         step, best_val_loss = checkpoint["step"], checkpoint["best_val_loss"]
+        wandb_id, segment = checkpoint["wandb_id"], checkpoint["segment"] + 1
         if step >= cfg.max_iters:
-            print(f"{folder} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
+            if rank == 0:
+                print(f"{folder} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
             return best_val_loss
-    if run.WANDB_MODES and cfg.wandb_mode not in run.WANDB_MODES:
-        raise ValueError(f"wandb_mode={cfg.wandb_mode!r} is not one of: {', '.join(run.WANDB_MODES)}")
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    del checkpoint
 
     if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    optimizer = model.configure_optimizer(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2))
-    wandb_id = f"{folder.name}-{run.stamp()}"
-    if checkpoint is not None:
-        model.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        wandb_id, segment = checkpoint["wandb_id"], checkpoint["segment"] + 1
-    del checkpoint
-
+    torch.backends.cuda.matmul.allow_tf32 = True
+    step_model = model
+    if cfg.compile if cfg.compile is not None else device.type == "cuda":
+        step_model = torch.compile(step_model)
+    if world > 1:
+        step_model = DistributedDataParallel(step_model, device_ids=[device.index] if device.type == "cuda" else None)
+    peak = matmul_peak(device, dtype)
     tracker = None
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        if step == 0 and segment == 0:
-            for name in ("latest.pt", "best.pt", "metrics.jsonl", "length.json", "length.npz"):
+        if segment == 0:
+            for name in ("latest.pt", "best.pt", "metrics.jsonl"):
                 (folder / name).unlink(missing_ok=True)
         run.keep_metrics_until(folder, step)
-        id = wandb_id + (f"-r{segment}" if segment else "")  # no id is ever used twice
-        group = cfg.wandb_group or Path(cfg.dataset).name
-        settings = dataclasses.asdict(cfg) | {"dataset_hash": dataset.hash}
-        axes = {"train": "step", "val": "step"}
-        tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", settings, axes)
-        peak = matmul_peak(device, dtype)
+        tracker = run.Wandb(
+            cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name,
+            wandb_id + (f"-r{segment}" if segment else ""),  # no id is ever used twice
+            "train", dataclasses.asdict(cfg), {"train": "step", "val": "step"},
+        )  # fmt: skip
+        n_params = sum(p.numel() for p in model.parameters())
         print(
-            f"{folder}: {cfg.pos_scheme}, {sum(p.numel() for p in model.parameters()):,} parameters, {rows} windows of "
-            f"{cfg.block_size} tokens a step\n{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, "
-            f"{n_vocab} in the vocabulary; {world} × {device.type} {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s peak"
+            f"{folder}: {cfg.pos_scheme}, {n_params:,} parameters, {rows} windows of {cfg.block_size} tokens a step\n"
+            f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, {n_vocab:,} in the vocabulary\n"
+            f"{world} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product"
             + (f"\ngoing on after step {step}" if segment else ""),
             flush=True,
         )
-
-    step_model = model
-    if cfg.compile if cfg.compile is not None else device.type == "cuda":
-        step_model = torch.compile(model)
-    if world > 1:
-        step_model = DistributedDataParallel(step_model, device_ids=[device.index] if device.type == "cuda" else None)
 
     def fetch(micro_step):
         first = (rank * micro_steps + micro_step) * micro_rows
         pair = batches(step, first, first + micro_rows)
         if device.type == "cuda":  # pinned memory is copied while the GPU computes
-            return [t.pin_memory().to(device, non_blocking=True) for t in pair]
-        return [t.to(device) for t in pair]
+            return (t.pin_memory().to(device, non_blocking=True) for t in pair)
+        return (t.to(device) for t in pair)
 
     def validate():
         with run.autocast(device, dtype):
-            return evaluate(model, dataset.val, val_starts, max(1, micro_rows), rank, world)
+            return evaluate(model, dataset.val, val_starts, micro_rows, rank, world)
 
     def log(row, text):
         if rank == 0:
@@ -287,13 +288,12 @@ def train(cfg):
             }
             run.save_checkpoint(folder, state, is_best)
 
-    stop, begin = Stop(), time.perf_counter()
+    # The loop
+    stop, begin, first_step = Stop(), time.perf_counter(), step
     if step == 0:
         val_loss = validate()
         log({"val/loss": val_loss}, f"val {val_loss:.4f}")
-    first_step = logged_step = step
-    logged_at = training_since = time.perf_counter()
-    loss_sum = torch.zeros((), device=device)
+    loss_sum, logged_step, logged_at = torch.zeros((), device=device), step, time.perf_counter()
     stopping = False
     while step < cfg.max_iters and not stopping:
         lr = learning_rate(cfg, step)
@@ -303,50 +303,42 @@ def train(cfg):
             x, y = fetch(micro_step)
             if cfg.dropout:  # seeded from where we are, so that a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, micro_step, rank)))
-            if world > 1:
+            if world > 1:  # gradients are exchanged once a step
                 step_model.require_backward_grad_sync = micro_step == micro_steps - 1
             with run.autocast(device, dtype):
                 loss = step_model(x, y)[1] / micro_steps
             loss.backward()
             loss_sum += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
 
-        stopping = stop.asked
-        if world > 1 and step % cfg.log_interval == 0:  # all processes stop at the same step, or none
-            flag = torch.tensor(float(stop.asked), device=device)
-            dist.all_reduce(flag)
-            stopping = flag.item() > 0
-        elif world > 1:
-            stopping = False
         evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
-        if evaluating or step % cfg.log_interval == 0:
-            if world > 1:
-                dist.all_reduce(loss_sum, op=dist.ReduceOp.SUM)
-                loss_sum /= world
-            train_loss = (loss_sum / (step - logged_step)).item()
-            now = time.perf_counter()
-            tokens_per_s = (step - logged_step) * rows * cfg.block_size / (now - logged_at)
-            row = {"train/loss": train_loss, "train/lr": lr, "train/grad_norm": norm.item(), "train/tokens_per_s": tokens_per_s}
-            text = f"train {train_loss:.4f}"
-            if rank == 0:
-                row["train/mfu"] = tokens_per_s / world * flops_per_token(model) / peak
-                speed = f"{tokens_per_s / 1e3:.1f}k tok/s | {row['train/mfu']:.0%} MFU"
+        logging = evaluating or step % cfg.log_interval == 0
+        if world == 1:
+            stopping = stop.asked
+        elif logging:  # all processes stop after the same step
+            stopping = sum_over_ranks(stop.asked, world, device) > 0
+        if logging:
+            train_loss = sum_over_ranks(loss_sum.item(), world, device) / (step - logged_step) / world
+            tokens_per_s = (step - logged_step) * rows * cfg.block_size / (time.perf_counter() - logged_at)
+            mfu = tokens_per_s * flops_per_token(model) / (world * peak)
+            row = {"train/loss": train_loss, "train/lr": lr, "train/grad_norm": grad_norm.item(),
+                   "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
                 row["val/loss"] = validate()
-                text += f" | val {row['val/loss']:.4f}"
-            if rank == 0:
-                left = (time.perf_counter() - training_since) / (step - first_step) * (cfg.max_iters - step)
-                log(row, f"{text} | lr {lr:.1e} | {speed} | {run.format_seconds(left)} left")
+            left = (time.perf_counter() - begin) / (step - first_step) * (cfg.max_iters - step)
+            val = f" | val {row['val/loss']:.4f}" if evaluating else ""
+            log(row, f"train {train_loss:.4f}{val} | lr {lr:.1e} | {tokens_per_s / 1e3:.1f}k tok/s | {mfu:.0%} MFU | "
+                f"{run.format_seconds(left)} left")  # fmt: skip
             if not math.isfinite(train_loss):
-                raise ValueError(f"the loss is {train_loss} at step {step}: lower --learning_rate; the last checkpoint stays")
+                raise ValueError(f"the loss is {train_loss} at step {step}: lower --learning_rate; nothing of it is saved")
             loss_sum.zero_()
             logged_step, logged_at = step, time.perf_counter()
         if evaluating or stopping:
             is_best = evaluating and row["val/loss"] < best_val_loss
-            best_val_loss = min(best_val_loss, row["val/loss"]) if evaluating else best_val_loss
+            best_val_loss = row["val/loss"] if is_best else best_val_loss
             save(is_best)
     stop.restore()
 
@@ -360,6 +352,8 @@ def train(cfg):
             print(f"sample    python sample.py --out_dir={folder}\nevaluate  python eval_length.py {folder}")
         print("\n".join(tracker.finish()))
     if world > 1:
+        del step_model  # DDP's threads end before the process group does
+        dist.barrier()
         dist.destroy_process_group()
     return best_val_loss
 
@@ -391,7 +385,7 @@ def main(argv):
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for what this call sets
         saved = run.load_checkpoint(values["out_dir"], "latest")["config"]
-        values = {k: v for k, v in saved.items() if k not in CALL_FIELDS} | values
+        values = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")} | values
     cfg = TrainConfig(**values)
     (eval_only if cfg.eval_only else train)(cfg)
     return 0

@@ -102,6 +102,19 @@ def convert(cls, key, value):
     return value
 
 
+def at_least(low, cfg, *names):
+    """ValueError unless each field is at least `low`."""
+    for name in names:
+        if getattr(cfg, name) < low:
+            raise ValueError(f"{name}={getattr(cfg, name)} must be at least {low}")
+
+
+def one_of(choices, cfg, name):
+    """ValueError unless the field is one of `choices`."""
+    if getattr(cfg, name) not in choices:
+        raise ValueError(f"{name}={getattr(cfg, name)!r} is not one of: {', '.join(choices)}")
+
+
 def help_text(cls):
     """What the script does, and each field with its default and the comment beside it."""
     comments = {}

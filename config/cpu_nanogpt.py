@@ -4,3 +4,4 @@ block_size = 64
 batch_size = 12
 max_iters = 2000
 eval_interval = 250
+learning_rate = 1e-3

@@ -8,3 +8,4 @@ batch_size = 64
 dropout = 0.2
 max_iters = 5000
 eval_interval = 250
+learning_rate = 1e-3

@@ -1,0 +1,379 @@
+"""
+Loss as the context grows past the training length:  python eval_length.py out/rope out/alibi
+
+Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
+training length with a 95% band; results/ gets the numbers and the picture. What is done already is not done again.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import config
+import data
+import run
+
+PROTOCOLS = ("fixed", "nonoverlapping")
+RESAMPLES = 4000  # of the bootstrap
+FEWEST_DOCUMENTS = 10  # to resample documents; below it, blocks
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    runs: tuple = ()  # run folders: given without a flag
+    protocol: str = "fixed"  # fixed: the same last tokens at every length; nonoverlapping: all tokens of windows side by side
+    lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
+    blocks: int = 0  # blocks of targets (fixed; default 512) or of text as long as the longest context (default 64)
+    block_tokens: int = 8  # targets in a block under `fixed`, at most a quarter of the shortest length
+    dataset: str = ""  # default: the validation text of the runs' own dataset
+    seed: int = 1337  # of the choice of blocks and of the bootstrap
+    results_dir: str = "results"
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
+    wandb_mode: str = "auto"  # online, offline, disabled; auto: online with a login, else offline
+    wandb_project: str = "length"
+
+    def __post_init__(self):
+        if not self.runs:
+            raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
+        config.one_of(PROTOCOLS, self, "protocol")
+        config.one_of(run.DTYPES, self, "dtype")
+        config.one_of(run.WANDB_MODES, self, "wandb_mode")
+        config.at_least(1, self, "block_tokens")
+        config.at_least(0, self, "seed", "blocks")
+        if self.blocks == 1:
+            raise ValueError("blocks=1 is too few for an interval: at least 2")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# What is scored
+
+
+def choose_lengths(cfg, training_lengths):
+    """The context lengths, ascending; the training lengths are always among them, since Δ is taken against them."""
+    if cfg.lengths:
+        try:
+            lengths = {int(n) for n in cfg.lengths.split(",")}
+        except ValueError:
+            raise ValueError(f"lengths={cfg.lengths!r} must be whole numbers with commas between them") from None
+    else:
+        lengths, n = set(), max(1, min(training_lengths) // 4)
+        while n <= 16 * max(training_lengths):
+            lengths.add(n)
+            n *= 2
+    lengths = sorted(lengths | set(training_lengths))
+    if cfg.protocol == "fixed" and 4 * cfg.block_tokens > lengths[0]:
+        raise ValueError(
+            f"block_tokens={cfg.block_tokens} must be at most a quarter of the shortest length, {lengths[0]}: "
+            f"the block's own tokens are part of its context"
+        )
+    if cfg.protocol == "nonoverlapping" and any(n < 1 or lengths[-1] % n for n in lengths):
+        raise ValueError(f"under nonoverlapping, lengths {lengths} must all divide the longest")
+    return lengths
+
+
+def choose_ends(split, longest, stride, n, seed):
+    """The last target of each of n blocks, evenly spread over the text, at least `stride` apart, and the document of each.
+
+    Blocks with `longest` tokens of their own document before them come first; only where there are fewer than n do
+    contexts cross documents, as they do in training. ValueError where the text is too short."""
+    ends = np.arange(longest, len(split.tokens), stride)
+    documents = np.searchsorted(split.docs, ends, side="right") - 1
+    own = ends - longest >= split.docs[documents]
+    if len(ends) < n:
+        raise ValueError(
+            f"the validation text has {len(split.tokens):,} tokens, enough for {len(ends)} blocks with {longest:,} tokens "
+            f"of context, not for {n}: lower --blocks or --lengths, or choose another --dataset"
+        )
+    offset = np.random.default_rng(seed).random()
+
+    def spread(candidates, k):
+        return candidates[((np.arange(k) + offset) * len(candidates) / max(k, 1)).astype(int)]
+
+    inside = spread(np.flatnonzero(own), min(n, own.sum()))
+    chosen = np.sort(np.concatenate([inside, spread(np.flatnonzero(~own), n - len(inside))]))
+    return ends[chosen], documents[chosen], 1 - len(inside) / n
+
+
+@torch.no_grad()
+def window_losses(model, tokens, starts, length, scored, dtype, progress):
+    """Loss, in nats, of the last `scored` predictions of each window of `length` tokens: (windows, scored) float32.
+    Holds one batch of windows, and logits for some thousands of its positions only."""
+    device = next(model.parameters()).device
+    budget = 2**17 if device.type == "cuda" else 2**14  # tokens in one forward
+    rows, out = max(1, budget // length), []
+    for batch in np.split(starts, range(rows, len(starts), rows)):
+        window = torch.from_numpy(tokens[batch[:, None] + np.arange(length + 1)].astype(np.int64)).to(device)
+        targets = window[:, -scored:].flatten()
+        with run.autocast(device, dtype):
+            hidden = model.hidden(window[:, :-1])[:, -scored:].flatten(0, 1)
+            losses = [
+                F.cross_entropy(model.lm_head(h).float(), t, reduction="none")
+                for h, t in zip(hidden.split(4096), targets.split(4096), strict=True)
+            ]
+        out.append(torch.cat(losses).view(len(batch), scored).cpu().numpy())
+        progress(len(batch) * length)
+    return np.concatenate(out)
+
+
+def block_losses(cfg, model, split, ends, length, longest, dtype, progress):
+    """Mean loss of each block at one context length, (blocks,) float64."""
+    if cfg.protocol == "fixed":  # the same targets, with `length` tokens before the last of them
+        starts, scored = ends - length, cfg.block_tokens
+    else:  # the same text, cut into windows of `length`
+        starts, scored = ((ends - longest)[:, None] + np.arange(0, longest, length)).flatten(), length
+    losses = window_losses(model, split.tokens, starts, length, scored, dtype, progress)
+    return losses.astype(np.float64).reshape(len(ends), -1).mean(axis=1)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Statistics
+
+
+def paired_bands(differences, documents, seed):
+    """Means of differences (blocks, lengths) and half-widths of a 95% band that holds at all lengths at once.
+
+    Documents are resampled, since neighbouring blocks of one document are alike (blocks, where there are too few
+    documents); the band is the bootstrap's max-t. Also returns what was resampled and how many there were."""
+    units = "documents" if len(np.unique(documents)) >= FEWEST_DOCUMENTS else "blocks"
+    ids = np.unique(documents, return_inverse=True)[1] if units == "documents" else np.arange(len(documents))
+    n = ids.max() + 1
+    sums, counts = np.zeros((n, differences.shape[1])), np.bincount(ids)
+    np.add.at(sums, ids, differences)
+    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    means = differences.mean(axis=0)
+    resampled = (draws @ sums) / (draws @ counts)[:, None]
+    se = resampled.std(axis=0)
+    moved = se > 0  # at the training length itself every difference is 0
+    t = abs(resampled - means)[:, moved] / se[moved]
+    width = np.quantile(t.max(axis=1), 0.95) * se if moved.any() else se
+    return means, width, units, int(n)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# One run
+
+
+class Progress:
+    """Share of the tokens done and time left, on one line of a terminal's stderr."""
+
+    def __init__(self, label, total):
+        self.label, self.total, self.done, self.begin = label, total, 0, time.perf_counter()
+        self.shown = sys.stderr.isatty()
+
+    def __call__(self, tokens):
+        self.done += tokens
+        elapsed = time.perf_counter() - self.begin
+        left = run.format_seconds(elapsed / self.done * (self.total - self.done))
+        if self.shown:
+            print(f"\r{self.label}: {self.done / self.total:4.0%}, {left} left ", end="", file=sys.stderr, flush=True)
+
+    def close(self):
+        if self.shown:
+            print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
+
+
+def measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant):
+    """The run's block losses at every length, from its folder if they are there, else computed and saved there:
+    ({length: (blocks,)}, documents (blocks,), share of contexts that cross documents, whether computed now)."""
+    split, longest = dataset.val, lengths[-1]
+    stride = cfg.block_tokens if cfg.protocol == "fixed" else longest
+    ends, documents, crossing = choose_ends(split, longest, stride, blocks, cfg.seed)
+    key = {
+        "checkpoint": data.file_hash(checkpoint["path"]),
+        "dataset": dataset.hash,
+        "protocol": cfg.protocol,
+        "lengths": lengths,
+        "blocks": blocks,
+        "block_tokens": stride,
+        "seed": cfg.seed,
+        "dtype": cfg.dtype,
+    }
+    json_path, npz_path = folder / f"{variant}.json", folder / f"{variant}.npz"
+    if json_path.is_file() and npz_path.is_file() and json.loads(json_path.read_text()).get("key") == key:
+        with np.load(npz_path) as saved:
+            return {n: saved[str(n)] for n in lengths if str(n) in saved}, documents, crossing, False
+
+    device = run.pick_device(cfg.device)
+    dtype = run.pick_dtype(cfg.dtype, device)
+    model = run.load_model(checkpoint, device)
+    limit = model.pos.max_positions
+    defined = [n for n in lengths if limit is None or n <= limit]
+    per_length = [longest if cfg.protocol == "nonoverlapping" else n for n in defined]
+    progress = Progress(f"{folder}", blocks * sum(per_length))
+    losses = {n: block_losses(cfg, model, split, ends, n, longest, dtype, progress) for n in defined}
+    progress.close()
+    np.savez(npz_path, ends=ends, documents=documents, **{str(n): v for n, v in losses.items()})
+    run.write_atomically(json_path, json.dumps({"key": key}))
+    return losses, documents, crossing, True
+
+
+def summarise(losses, documents, lengths, training_length, seed):
+    """Per length: loss, delta to the training length and the half-width of its band; None where undefined."""
+    defined = list(losses)
+    differences = np.stack([losses[n] - losses[training_length] for n in defined], axis=1)
+    means, widths, units, n_units = paired_bands(differences, documents, seed)
+    rows = dict.fromkeys(lengths)
+    for n, delta, width in zip(defined, means, widths, strict=True):
+        rows[n] = {"loss": float(losses[n].mean()), "delta": float(delta), "band": float(width)}
+    return rows, units, n_units
+
+
+# ----------------------------------------------------------------------------------------------------------
+# What a person sees
+
+
+def table(results, lengths):
+    """Context length × run: loss, and Δ to the training length with its band."""
+    names = list(results)
+    lines = ["context  " + "".join(f"{name:>24}" for name in names)]
+    for n in lengths:
+        cells = []
+        for name in names:
+            row = results[name]["rows"][n]
+            if row is None:
+                cells.append("—")
+            elif n == results[name]["training_length"]:
+                cells.append(f"{row['loss']:.3f}  training length")
+            else:
+                cells.append(f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}")
+        lines.append(f"{n:7}  " + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)
+
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+MARKERS = "osD^vPX"
+
+
+def draw(results, lengths, title, path):
+    """Loss against context length, one line with a band per run; undefined is a gap."""
+    from matplotlib.figure import Figure  # 0.7 s, so only where it is used
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for i, (name, result) in enumerate(results.items()):
+        rows = [result["rows"][n] for n in lengths]
+        loss, band = (np.array([math.nan if r is None else r[key] for r in rows]) for key in ("loss", "band"))
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        undefined = "" if None not in rows else f" (undefined past {result['training_length']})"
+        axes.plot(lengths, loss, color=color, marker=marker, markersize=5, label=name + undefined)
+        axes.fill_between(lengths, loss - band, loss + band, color=color, alpha=0.2, linewidth=0)
+    for n in sorted({r["training_length"] for r in results.values()}):
+        axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
+        axes.annotate(f"training length {n}", (n, 1), xycoords=("data", "axes fraction"), xytext=(4, -12),
+                      textcoords="offset points", color="0.4", fontsize=9)  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.minorticks_off()
+    axes.set(xlabel="context length (tokens)", ylabel="loss (nats per token)", title=title)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def log_to_wandb(cfg, name, checkpoint, result, lengths, variant):
+    """One wandb run per checkpoint, in the group of its training run: length/* against the context length."""
+    settings = checkpoint["config"] | {"run": name, "step": checkpoint["step"]} | dataclasses.asdict(cfg)
+    tracker = run.Wandb(
+        cfg.wandb_mode, cfg.wandb_project, group_of(checkpoint), f"{name}-{variant}-{run.stamp()}", "eval_length",
+        settings | {"runs": list(cfg.runs)}, {"length": "length/context"},
+    )  # fmt: skip
+    for n in lengths:
+        if row := result["rows"][n]:
+            tracker.log({"length/context": n, **{f"length/{key}": value for key, value in row.items()}})
+    return tracker.finish()
+
+
+def group_of(checkpoint):
+    return checkpoint["config"]["wandb_group"] or Path(checkpoint["config"]["dataset"]).name
+
+
+def main(argv):
+    cfg = config.load(EvalConfig, argv, list_field="runs")
+    folders = list(dict.fromkeys(Path(r) for r in cfg.runs))
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"there is no run folder {folder}: train one with  python train.py config/rope.py")
+    checkpoints = {folder: run.load_checkpoint(folder) for folder in folders}
+    first = checkpoints[folders[0]]
+    for folder, checkpoint in checkpoints.items():
+        for what, text in (("tokenizer", checkpoint["tokenizer"]["hash"]), ("dataset_hash", checkpoint["dataset_hash"])):
+            other = first[what]["hash"] if what == "tokenizer" else first[what]
+            if text != other:
+                raise ValueError(
+                    f"{folders[0]} ({first['config']['dataset']}) and {folder} ({checkpoint['config']['dataset']}) were "
+                    f"trained on different text (sha256 {other[:8]}… and {text[:8]}…): evaluate them apart"
+                )
+        if checkpoint["step"] < checkpoint["config"]["max_iters"]:
+            print(f"note: {folder}: its best checkpoint is of step {checkpoint['step']}/{checkpoint['config']['max_iters']}")
+    dataset = data.load(cfg.dataset or first["config"]["dataset"])
+    if data.spec_hash(dataset.tokenizer.spec) != first["tokenizer"]["hash"]:
+        raise ValueError(f"dataset {dataset.name!r} is prepared with another tokenizer than that of the runs")
+    training_length = {folder: c["model_args"]["block_size"] for folder, c in checkpoints.items()}
+    lengths = choose_lengths(cfg, set(training_length.values()))
+    blocks = cfg.blocks or (512 if cfg.protocol == "fixed" else 64)
+    variant = "-".join(
+        ["length"] + [cfg.protocol] * (cfg.protocol != "fixed") + [Path(cfg.dataset).name] * bool(cfg.dataset)
+    )
+
+    results, closing, anything_new = {}, [], False
+    for folder, checkpoint in checkpoints.items():
+        name = folder.name if [f.name for f in folders].count(folder.name) == 1 else str(folder)
+        begin = time.perf_counter()
+        losses, documents, crossing, computed = measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant)
+        rows, units, n_units = summarise(losses, documents, lengths, training_length[folder], cfg.seed)
+        results[name] = {
+            "pos_scheme": checkpoint["model_args"]["pos_scheme"],
+            "training_length": training_length[folder],
+            "step": checkpoint["step"],
+            "rows": rows,
+        }
+        print(f"{folder}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
+        if computed:
+            closing, anything_new = log_to_wandb(cfg, folder.name, checkpoint, results[name], lengths, variant), True
+
+    what = f"blocks of {cfg.block_tokens} tokens" if cfg.protocol == "fixed" else f"windows of {lengths[-1]} tokens"
+    n_documents = len(np.unique(documents))
+    print(
+        f"\n{cfg.protocol} on {dataset.name}: the same {blocks} {what} at every length, from {n_documents} documents; "
+        f"{crossing:.0%} of the longest contexts cross documents.\n"
+        f"Loss in nats per token, then Δ to the training length with its 95% band (over {n_units} {units}, "
+        f"all lengths at once).\n\n{table(results, lengths)}\n"
+    )
+    base = Path(cfg.results_dir) / variant
+    title = f"{cfg.protocol}, {dataset.name}: {blocks} {what}, {n_documents} documents"
+    draw(results, lengths, title, base.with_suffix(".png"))
+    summary = {
+        "protocol": cfg.protocol,
+        "dataset": dataset.name,
+        "dataset_hash": dataset.hash,
+        "blocks": blocks,
+        "documents": n_documents,
+        "crossing": crossing,
+        "resampled": {"units": units, "n": n_units},
+        "runs": results,
+    }
+    run.write_atomically(base.with_suffix(".json"), json.dumps(summary, indent=1, allow_nan=False))
+    print(f"picture   {base}.png\nnumbers   {base}.json; each block's loss: {variant}.npz in the run folders")
+    if anything_new:
+        tracker = run.Wandb(
+            cfg.wandb_mode, cfg.wandb_project, group_of(first), f"compare-{variant}-{run.stamp()}", "comparison",
+            {"runs": list(cfg.runs)}, {},
+        )  # fmt: skip
+        tracker.image("length/picture", base.with_suffix(".png"))
+        closing = tracker.finish()
+    print("\n".join(closing))
+    return 0
+
+
+if __name__ == "__main__":
+    config.script(main)

@@ -1,0 +1,264 @@
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from conftest import write_texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+import data
+from data import prepare as P
+
+
+def prepare(tmp_path, *args, name="set"):
+    assert P.folder_main([*map(str, args), f"--name={tmp_path}/{name}"]) == 0
+    return data.load(f"{tmp_path}/{name}")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Preparing
+
+
+def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
+    texts = write_texts(tmp_path / "texts", n=30)
+    ds = prepare(tmp_path, texts)
+    contents = {p.read_text() for p in texts.glob("*.txt")}
+    found = set()
+    for split in (ds.train, ds.val):
+        stops = np.append(split.docs[1:], len(split.tokens))
+        found |= {ds.tokenizer.decode_bytes(split.tokens[a:b]).decode() for a, b in zip(split.docs, stops, strict=True)}
+    assert found == contents
+    total = sum(map(len, contents))
+    assert 0.08 < len(ds.val.tokens) / total < 0.2
+    assert ds.meta["splits"]["val"]["bytes"] == len(ds.val.tokens)
+
+
+def test_one_file_gives_its_last_tenth_to_validation(tmp_path):
+    (tmp_path / "one.txt").write_text("".join(chr(97 + i % 26) for i in range(1000)))
+    ds = prepare(tmp_path, tmp_path / "one.txt")
+    assert (len(ds.train.tokens), len(ds.val.tokens), list(ds.val.docs)) == (900, 100, [0])
+
+
+def test_tiny_shakespeare_by_character_is_nanogpts(tmp_path, shakespeare):
+    ds = prepare(tmp_path, shakespeare)
+    text = shakespeare.read_text()
+    assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (1_003_854, 111_540, 65)
+    assert ds.tokenizer.chars == "".join(sorted(set(text)))
+    assert ds.tokenizer.decode_bytes(ds.val.tokens).decode() == text[1_003_854:]
+
+
+def test_tiny_shakespeare_in_gpt2s_bpe_is_nanogpts(tmp_path, shakespeare, gpt2_bpe):
+    ds = prepare(tmp_path, shakespeare, "--tokenizer=gpt2")
+    assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (301_966, 36_059, 50_257)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe:300", "gpt2"])
+def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kind, request):
+    if kind == "gpt2":
+        request.getfixturevalue("gpt2_bpe")
+    rng = random.Random(0)
+    words = ["a", "don't", "  ", "\n\n", "\t x", "naïve", "中文字", "12345", "...", "we'll", " ", "\n", "É", "'s", "🙂", "!?\n"]
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for i in range(12):
+        (texts / f"{i}.txt").write_text("".join(rng.choice(words) for _ in range(900)), encoding="utf-8", newline="")
+    whole = prepare(tmp_path, texts, f"--tokenizer={kind}", name="whole")
+    monkeypatch.setattr(P, "PIECE", 37)
+    pieces = prepare(tmp_path, texts, f"--tokenizer={kind}", name="pieces")
+    assert whole.hash == pieces.hash
+    eot = whole.tokenizer.eot
+    if eot is not None:  # <|endoftext|> stands between documents
+        assert (whole.train.tokens == eot).sum() == len(whole.train.docs) - 1
+        assert (whole.train.tokens[whole.train.docs[1:] - 1] == eot).all()
+
+
+@given(st.text(max_size=300), st.integers(1, 40), st.integers(0, 310), st.integers(0, 310))
+def test_pieces_join_to_the_text(tmp_path_factory, text, piece, a, b):
+    path = tmp_path_factory.mktemp("t") / "t.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    old, P.PIECE = P.PIECE, piece
+    try:
+        normal = text.replace("\r\n", "\n").replace("\r", "\n")
+        assert "".join(P.read_pieces(path)) == normal
+        assert "".join(P.read_pieces(path, min(a, b), max(a, b))) == normal[min(a, b) : max(a, b)]
+    finally:
+        P.PIECE = old
+
+
+def test_memory_stays_bounded_without_white_space(tmp_path, monkeypatch):
+    monkeypatch.setattr(P, "PIECE", 100)
+    (tmp_path / "x.txt").write_text("x" * 5000)
+    pieces = list(P.read_pieces(tmp_path / "x.txt"))
+    assert max(map(len, pieces)) <= 600 and sum(map(len, pieces)) == 5000
+
+
+def test_stdlib_is_code_without_tests_and_packages():
+    files, root = P.stdlib_files()
+    parts = {part for f in files for part in f.relative_to(root).parts}
+    assert len(files) > 300 and not parts & {"site-packages", "test", "tests"}
+    assert root / "argparse.py" in files
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["nowhere"], "there is no file or folder nowhere"),
+        (["{texts}", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
+        (["{texts}", "--tokenizer=word"], "must be char, gpt2 or bpe:N"),
+        (["{texts}", "--tokenizer=bpe:100"], "N at least 257"),
+        (["{texts}", "--tokenizer=bpe:60000"], "too small for --tokenizer=bpe:60000"),
+        (["{binary}"], "is not UTF-8 text"),
+        (["{texts}", "--name=folder"], "is a dataset of this code"),
+        (["{texts}", "--name=a b"], "must be of letters"),
+    ],
+)
+def test_bad_input_to_prepare_writes_nothing(tmp_path, args, message):
+    texts = write_texts(tmp_path / "texts", words=40)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe" * 500)
+    args = [a.format(texts=texts, binary=tmp_path / "binary") for a in args]
+    if not args[-1].startswith("--name"):
+        args.append(f"--name={tmp_path}/new")
+    with pytest.raises(ValueError, match=message):
+        P.folder_main(args)
+    assert not list(tmp_path.glob("new/*"))
+
+
+def test_a_second_prepare_that_fails_leaves_the_first(tmp_path):
+    write_texts(tmp_path / "texts")
+    before = prepare(tmp_path, tmp_path / "texts").hash
+    (tmp_path / "texts" / "99.txt").write_bytes(b"\xff" * 100)
+    with pytest.raises(ValueError, match="99.txt is not UTF-8"):
+        prepare(tmp_path, tmp_path / "texts")
+    assert data.load(f"{tmp_path}/set").hash == before
+
+
+def test_download_checks_the_hash(tmp_path, monkeypatch):
+    source = tmp_path / "source.txt"
+    source.write_text("hello")
+    with pytest.raises(ValueError, match="is not the expected text"):
+        P.download(source.as_uri(), "0" * 64, tmp_path / "got.txt")
+    (tmp_path / "got.txt").unlink()
+    assert P.download(source.as_uri(), data.file_hash(source), tmp_path / "got.txt").read_text() == "hello"
+    with pytest.raises(ValueError, match="could not be downloaded"):
+        P.download((tmp_path / "gone").as_uri(), "0" * 64, tmp_path / "new.txt")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Loading
+
+
+@pytest.fixture
+def copy(dataset, tmp_path):
+    shutil.copytree(dataset, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def change_meta(folder, change):
+    meta = json.loads((folder / "meta.json").read_text())
+    change(meta)
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def test_files_that_do_not_match_their_meta_are_refused(copy):
+    raw = (copy / "train.bin").read_bytes()
+    (copy / "train.bin").write_bytes(raw[:-2])
+    with pytest.raises(ValueError, match=f"train.bin has {len(raw) - 2} bytes, its meta.json says {len(raw)}"):
+        data.load(str(copy))
+    (copy / "train.bin").write_bytes(raw[:-2] + b"\1\0")
+    with pytest.raises(ValueError, match="is not the file that its meta.json describes"):
+        data.load(str(copy))
+    (copy / "train.bin").unlink()
+    with pytest.raises(ValueError, match="train.bin is missing"):
+        data.load(str(copy))
+
+
+def test_a_token_id_past_the_vocabulary_is_refused(copy):
+    tokens = np.fromfile(copy / "val.bin", np.uint16)
+    tokens[5] = 999
+    tokens.tofile(copy / "val.bin")
+    change_meta(copy, lambda m: m["splits"]["val"].update(sha256=data.file_hash(copy / "val.bin")))
+    with pytest.raises(ValueError, match="holds token id 999, but the vocabulary ends at"):
+        data.load(str(copy))
+
+
+def test_damaged_or_missing_meta_is_named(copy):
+    change_meta(copy, lambda m: m.pop("dtype"))
+    with pytest.raises(ValueError, match="meta.json is damaged .KeyError: 'dtype'"):
+        data.load(str(copy))
+    (copy / "meta.json").write_text("{")
+    with pytest.raises(ValueError, match="meta.json is damaged"):
+        data.load(str(copy))
+    with pytest.raises(ValueError, match="'no_such' is not prepared: there is no .*For your own text"):
+        data.load("no_such")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Tokenizers
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe:300", "gpt2"])
+def test_tokenizers_round_trip_and_rebuild_from_plain_types(tmp_path, kind, request):
+    if kind == "gpt2":
+        request.getfixturevalue("gpt2_bpe")
+    ds = prepare(tmp_path, write_texts(tmp_path / "texts"), f"--tokenizer={kind}")
+    text = "def f3_7(x):\n    return x + 1\n"
+    rebuilt = data.tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
+    ids = list(ds.tokenizer.encode(text))
+    assert list(rebuilt.encode(text)) == ids and rebuilt.decode_bytes(ids) == text.encode()
+    assert max(ids) < ds.tokenizer.n_vocab
+    if kind == "bpe:300":
+        assert ds.tokenizer.n_vocab == 300 and len(ids) < len(text) / 2
+        assert ds.tokenizer.eot == ds.tokenizer.encode("<|endoftext|>")[0] == 299
+        assert 299 not in ds.tokenizer.encode_plain("<|endoftext|>")
+
+
+def test_characters_outside_the_vocabulary_are_named():
+    with pytest.raises(ValueError, match="does not know 'é中'; it knows these 2 characters: 'ab'"):
+        data.CharTokenizer("ab").encode("aé中b")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Batches
+
+
+def batches(n_tokens=1000, block_size=16, rows=4, seed=0):
+    split = data.Split(np.arange(n_tokens, dtype=np.uint16), np.zeros(1, np.int64))
+    return data.Batches(split, block_size, rows, seed, n_vocab=n_tokens)
+
+
+@given(st.integers(0, 500), st.integers(1, 4), st.integers(0, 3))
+def test_a_row_depends_on_seed_step_and_row_alone(step, cut, seed):
+    whole = batches(seed=seed)(step, 0, 4)[0].tolist()
+    fresh = batches(seed=seed)
+    fresh(max(0, step - 300), 0, 4)
+    assert fresh(step, 0, cut)[0].tolist() + fresh(step, cut, 4)[0].tolist() == whole if cut < 4 else whole
+
+
+def test_targets_are_the_next_tokens_and_seeds_differ():
+    x, y = batches()(3, 0, 4)
+    assert (y == x + 1).all() and x.shape == y.shape == (4, 16)
+    assert batches(seed=1)(3, 0, 4)[0].tolist() != x.tolist()
+
+
+def test_an_epoch_visits_every_window_once_from_an_offset_of_its_own():
+    b = batches(n_tokens=1000, block_size=16, rows=1)
+    epochs = [[b(e * b.n_windows + i, 0, 1)[0][0, 0].item() for i in range(b.n_windows)] for e in range(3)]
+    for starts in epochs:
+        assert len({s % 16 for s in starts}) == 1 and len(set(starts)) == b.n_windows == 61
+    assert epochs[0] != epochs[1] and len({min(e) for e in epochs}) > 1
+
+
+def test_too_little_text_is_refused():
+    with pytest.raises(ValueError, match="has 20 tokens, too few for block_size=16: at least 32"):
+        batches(n_tokens=20)
+    split = data.Split(np.arange(16), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="validation text has 16 tokens, too few for block_size=16: at least 17"):
+        data.val_windows(split, 16)
+
+
+def test_validation_windows_cover_all_or_spread_evenly():
+    split = data.Split(np.arange(1001), np.zeros(1, np.int64))
+    assert data.val_windows(split, 10).tolist() == list(range(0, 1000, 10))
+    assert data.val_windows(split, 10, 40).tolist() == [0, 250, 500, 750]

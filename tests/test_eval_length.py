@@ -1,0 +1,251 @@
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import data
+import eval_length as E
+import run
+import train
+from model import SCHEMES
+
+
+@pytest.fixture(scope="module")
+def runs(dataset, tmp_path_factory):
+    """A run of every scheme, trained at 16 tokens for some steps."""
+    root = tmp_path_factory.mktemp("runs")
+    for scheme in SCHEMES:
+        train.main([
+            f"--dataset={dataset}", f"--pos_scheme={scheme}", f"--out_dir={root}/{scheme}", "--n_layer=1", "--n_head=2",
+            "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=4", "--device=cpu",
+        ])  # fmt: skip
+    return root
+
+
+def flags(tmp_path, *more):
+    return ["--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results", "--device=cpu", *more]
+
+
+def all_runs(runs):
+    return [str(runs / s) for s in SCHEMES]
+
+
+def read(tmp_path, name="length"):
+    return json.loads((tmp_path / "results" / f"{name}.json").read_text(), parse_constant=pytest.fail)  # no NaN
+
+
+# ----------------------------------------------------------------------------------------------------------
+# What is scored
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(4, 64), st.integers(1, 8), st.integers(2, 20), st.integers(0, 9))  # fmt: skip
+def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, longest, stride, n, seed):
+    starts = np.cumsum([0, *sizes[:-1]])
+    split = data.Split(np.zeros(sum(sizes), np.uint16), starts)
+    candidates = np.arange(longest, sum(sizes), stride)
+    if len(candidates) < n:
+        with pytest.raises(ValueError, match=f"enough for {len(candidates)} blocks"):
+            E.choose_ends(split, longest, stride, n, seed)
+        return
+    ends, documents, crossing = E.choose_ends(split, longest, stride, n, seed)
+    assert len(ends) == n and (np.diff(ends) >= stride).all() and ends[0] >= longest and ends[-1] < sum(sizes)
+    assert [int(np.flatnonzero(starts <= e)[-1]) for e in ends] == list(documents)
+
+    def inside(e):
+        return e - longest >= starts[starts <= e].max()
+
+    assert crossing == pytest.approx(1 - np.mean([inside(e) for e in ends]))
+    if crossing:
+        assert sum(map(inside, ends)) == sum(map(inside, candidates))  # none was left out
+
+
+class KnownModel(torch.nn.Module):
+    """Its loss at position p of a window is f(p), whatever the text: logits [log q, log(1−q)…] over three tokens that
+    give every target the same probability exp(−f(p))."""
+
+    class pos:
+        max_positions = None
+
+    def __init__(self, f):
+        super().__init__()
+        self.f, self.unused = f, torch.nn.Parameter(torch.zeros(1))
+
+    def hidden(self, idx):
+        p = torch.arange(idx.size(1), dtype=torch.float64)
+        target_zero = self.f(p)  # every token of the text is 0
+        return target_zero.expand(len(idx), -1)[..., None]
+
+    def lm_head(self, loss):
+        q = torch.exp(-loss)
+        return torch.cat((q.log(), ((1 - q) / 2).log().expand(-1, 2)), dim=-1)
+
+
+@pytest.mark.parametrize("protocol", E.PROTOCOLS)
+def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(protocol):
+    def f(p):
+        return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
+
+    cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=4)
+    split = data.Split(np.zeros(3000, np.uint16), np.array([0]))
+    ends, *_ = E.choose_ends(split, 128, 128, 10, seed=0)
+    for length in (16, 32, 64, 128):
+        p = torch.arange(length, dtype=torch.float64)
+        expected = f(p)[-4:].mean() if protocol == "fixed" else f(p).mean()
+        losses = E.block_losses(cfg, KnownModel(f), split, ends, length, 128, torch.float32, lambda n: None)
+        assert losses == pytest.approx([expected.item()] * 10, abs=1e-5)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+@pytest.mark.parametrize("protocol", E.PROTOCOLS)
+def test_block_losses_equal_one_plain_forward_per_window(runs, dataset, scheme, protocol, monkeypatch):
+    model = run.load_model(run.load_checkpoint(runs / scheme), torch.device("cpu"))
+    longest = 16 if model.pos.max_positions else 64
+    split = data.load(dataset).val
+    tokens = torch.from_numpy(split.tokens.astype(np.int64))
+    cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=3)
+    ends, *_ = E.choose_ends(split, longest, longest, 6, seed=0)
+    for length in (longest // 4, longest):
+        expected = []
+        for e in ends:
+            if protocol == "fixed":  # the same three targets, tokens e−2 … e
+                logits = model(tokens[None, e - length : e], tokens[None, e - length + 1 : e + 1])[0][0, -3:]
+                expected.append(torch.nn.functional.cross_entropy(logits, tokens[e - 2 : e + 1]).item())
+            else:
+                starts = range(e - longest, e, length)
+                windows = [(tokens[None, s : s + length], tokens[None, s + 1 : s + length + 1]) for s in starts]
+                expected.append(np.mean([model(x, y)[1].item() for x, y in windows]))
+        losses = E.block_losses(cfg, model, split, ends, length, longest, torch.float32, lambda n: None)
+        assert losses == pytest.approx(expected, abs=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Statistics
+
+
+def test_bands_cover_the_truth_at_all_lengths_at_once_in_95_percent_of_draws(monkeypatch):
+    """60 documents of unequal size whose effects are shared by their blocks; resampled blocks would cover far less."""
+    monkeypatch.setattr(E, "RESAMPLES", 500)
+    rng = np.random.default_rng(0)
+    truth, hits, naive_hits, draws = np.array([0.3, 0.0, 0.5]), 0, 0, 300
+    scale = np.array([0.2, 0.0, 0.4])  # the training length, in the middle, has no difference
+    documents = np.repeat(np.arange(60), rng.integers(1, 16, 60))
+    for i in range(draws):
+        effect = rng.standard_normal((60, 3))[documents] + 0.5 * rng.standard_normal((len(documents), 3))
+        mean, width, units, n = E.paired_bands(truth + scale * effect, documents, seed=i)
+        hits += (abs(mean - truth) <= width).all()
+        assert (units, n) == ("documents", 60) and width[1] == mean[1] == 0
+        mean, width, *_ = E.paired_bands(truth + scale * effect, np.arange(len(documents)), seed=i)
+        naive_hits += (abs(mean - truth) <= width).all()
+    assert 0.91 <= hits / draws <= 0.98
+    assert naive_hits / draws < 0.6
+
+
+def test_few_documents_mean_that_blocks_are_resampled():
+    differences = np.random.default_rng(0).standard_normal((50, 1))
+    assert E.paired_bands(differences, np.zeros(50, int), 0)[2:] == ("blocks", 50)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The command
+
+
+def test_table_json_and_picture_over_all_schemes(runs, tmp_path, capsys):
+    assert E.main([*all_runs(runs), *flags(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    summary = read(tmp_path)
+    assert list(summary["runs"]) == list(SCHEMES)
+    for name, result in summary["runs"].items():
+        assert list(result["rows"]) == ["4", "8", "16", "32", "64", "128", "256"]
+        assert result["rows"]["16"]["delta"] == result["rows"]["16"]["band"] == 0
+        undefined = [n for n, row in result["rows"].items() if row is None]
+        assert undefined == (["32", "64", "128", "256"] if name == "learnable" else [])
+        for row in filter(None, result["rows"].values()):
+            assert math.isfinite(row["loss"]) and row["delta"] == pytest.approx(row["loss"] - result["rows"]["16"]["loss"])
+    [last] = [line for line in out.splitlines() if line.startswith("    256")]
+    assert last.split()[1 + list(SCHEMES).index("learnable") * 3] == "—" and "±" in last
+    assert "the same 20 blocks of 1 tokens at every length, from 2 documents" in out and "over 20 blocks" in out
+    assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_what_is_done_is_not_done_again(runs, tmp_path, capsys, monkeypatch):
+    arguments = [str(runs / "rope"), str(runs / "learnable"), *flags(tmp_path, "--seed=7")]
+    E.main(arguments)
+    first, before = capsys.readouterr().out, read(tmp_path)
+    monkeypatch.setattr(E, "window_losses", None)  # a second computation would fail
+    E.main(arguments)
+    second = capsys.readouterr().out
+    assert second.count("done before") == 2 and "done before" not in first
+    assert read(tmp_path) == before
+    with pytest.raises(TypeError):
+        E.main([*arguments, "--seed=8"])
+
+
+def test_raw_losses_are_kept_per_block(runs, tmp_path):
+    E.main([str(runs / "alibi"), *flags(tmp_path, "--lengths=8,16,64")])
+    with np.load(runs / "alibi" / "length.npz") as raw:
+        assert set(raw) == {"ends", "documents", "8", "16", "64"} and raw["64"].shape == (20,)
+        delta = (raw["64"] - raw["16"]).mean()
+    assert read(tmp_path)["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
+
+
+def test_nonoverlapping_and_another_dataset_have_files_of_their_own(runs, tmp_path, dataset):
+    E.main([str(runs / "none"), *flags(tmp_path, "--protocol=nonoverlapping", f"--dataset={dataset}", "--blocks=5")])
+    assert read(tmp_path, "length-nonoverlapping-tiny")["blocks"] == 5
+    assert (runs / "none" / "length-nonoverlapping-tiny.npz").exists()
+
+
+def test_offline_wandb_run_holds_the_curve(runs, tmp_path):
+    command = [sys.executable, str(Path(E.__file__)), str(runs / "sinusoidal"), *flags(tmp_path, "--seed=3")]
+    env = {k: v for k, v in run.os.environ.items() if not k.startswith("WANDB")}
+    subprocess.run([*command, "--wandb_mode=offline"], cwd=tmp_path, env=env, check=True, capture_output=True)
+    [log] = (tmp_path / "wandb").glob("offline-run-*-sinusoidal-length-*/*.wandb")
+    wandb = str(Path(sys.executable).parent / "wandb")
+    records = subprocess.run([wandb, "leet", "inspect", "--json", str(log)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)  # fmt: skip
+    records = [json.loads(line) for line in records.stdout.splitlines()]
+    rows = [r["history"]["item"] for r in records if "history" in r]
+    curve = {row["length/context"]: row["length/loss"] for row in rows if "length/context" in row}
+    expected = {int(n): row["loss"] for n, row in read(tmp_path)["runs"]["sinusoidal"]["rows"].items()}
+    assert curve == pytest.approx(expected)
+    assert any(r.get("metric", {}).get("step_metric", "") == "length/context" for r in records), [r for r in records if "metric" in r]
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["{root}/no_such"], "there is no run folder"),
+        (["{root}"], "there is no checkpoint"),
+        (["--lengths=a"], "lengths='a' must be whole numbers"),
+        (["--block_tokens=2"], "block_tokens=2 must be at most a quarter of the shortest length, 4"),
+        (["--lengths=16,4096"], "too short for|text has .* lower --blocks or --lengths"),
+        (["--lengths=16,24,64", "--protocol=nonoverlapping"], "must all divide the longest"),
+        (["--protocol=slide"], "protocol='slide' is not one of: fixed, nonoverlapping"),
+        (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
+        (["--blocks=1"], "blocks=1 is too few"),
+    ],
+)
+def test_bad_input_is_named(runs, tmp_path, more, message):
+    more = [m.format(root=runs) for m in more]
+    with pytest.raises(ValueError, match=message):
+        E.main([str(runs / "rope"), *flags(tmp_path), *more])
+    assert not (tmp_path / "results").exists()
+
+
+def test_no_run_and_runs_on_different_text_are_refused(runs, tmp_path, shakespeare):
+    with pytest.raises(ValueError, match="which runs"):
+        E.main([])
+    from data.prepare import folder_main
+
+    folder_main([str(shakespeare), f"--name={tmp_path}/other"])
+    train.main([f"--dataset={tmp_path}/other", f"--out_dir={tmp_path}/r", "--n_layer=1", "--n_head=1", "--n_embd=8",
+                "--block_size=16", "--max_iters=1", "--device=cpu"])  # fmt: skip
+    with pytest.raises(ValueError, match="were trained on different text"):
+        E.main([str(runs / "rope"), f"{tmp_path}/r", *flags(tmp_path)])
+    with pytest.raises(ValueError, match="another tokenizer than that of the runs"):
+        E.main([str(runs / "rope"), *flags(tmp_path), f"--dataset={tmp_path}/other"])

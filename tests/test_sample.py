@@ -1,0 +1,123 @@
+import io
+
+import pytest
+import torch
+from conftest import write_texts
+
+import run
+import sample
+import train
+from data.prepare import folder_main
+from model import SCHEMES, GPT, GPTConfig, draw
+from sample import SampleConfig
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A trained run per scheme, on a BPE whose single tokens may be parts of a character."""
+    root = tmp_path_factory.mktemp("runs")
+    write_texts(root / "texts", words=80)
+    for i in range(12):
+        path = root / "texts" / f"{i:02}.txt"
+        path.write_text(path.read_text() + "naïve 中文 🙂 " * 20, encoding="utf-8")
+    folder_main([str(root / "texts"), "--tokenizer=bpe:270", f"--name={root}/bpe"])
+    for scheme in SCHEMES:
+        train.main([
+            f"--dataset={root}/bpe", f"--pos_scheme={scheme}", f"--out_dir={root}/{scheme}", "--n_layer=1", "--n_head=2",
+            "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=4", "--vocab_size=320", "--device=cpu",
+        ])  # fmt: skip
+    return root
+
+
+def write(folder, **settings):
+    out = io.StringIO()
+    return sample.sample(SampleConfig(out_dir=str(folder), device="cpu", **settings), out), out.getvalue()
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_samples_go_past_the_training_length(runs, scheme, capsys):
+    texts, printed = write(runs / scheme, start="def f", num_samples=3, max_new_tokens=40)
+    assert len(texts) == 3 and len(set(texts)) == 3 and all(t.startswith("def f") for t in texts)
+    assert printed == "\n---------------\n".join(texts) + "\n"
+    note = capsys.readouterr().err
+    assert ("positions end at block_size=16" if scheme == "learnable" else "past the training length, 16") in note
+
+
+def test_same_seed_same_text(runs):
+    assert write(runs / "rope", seed=3)[0] == write(runs / "rope", seed=3)[0] != write(runs / "rope", seed=4)[0]
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_greedy_with_cache_equals_greedy_without(runs, scheme):
+    model = run.load_model(run.load_checkpoint(runs / scheme), torch.device("cpu"))
+    idx = torch.tensor([[5, 9, 60], [7, 7, 1]])
+    fast = model.generate(idx, 30, temperature=0)
+    slow, limit = idx, model.pos.max_positions or 10**9
+    with torch.no_grad():
+        for _ in range(30):  # as nanoGPT: everything anew, cropped to what is defined
+            slow = torch.cat((slow, model(slow[:, -limit:])[0][:, -1].argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(fast, slow)
+
+
+def test_ids_that_only_pad_the_vocabulary_are_never_drawn():
+    model = GPT(GPTConfig(8, 64, 1, 2, 8)).eval()
+    model.lm_head.weight.data[50:] = 100 * model.lm_head.weight.data[:14].abs()  # would win nearly always
+    out = model.generate(torch.zeros(4, 1, dtype=torch.long), 60, n_vocab=50)
+    assert out.max() < 50
+
+
+def test_a_character_split_over_two_tokens_is_never_printed_broken(runs, monkeypatch):
+    checkpoint = run.load_checkpoint(runs / "rope")
+    tokenizer = run.load_tokenizer(checkpoint)
+    text = "🙂é中"
+    ids = tokenizer.encode(text)
+    assert len(ids) > len(text)
+    monkeypatch.setattr(GPT, "stream", lambda self, idx, *a: (torch.tensor([i]) for i in ids))
+    out = io.StringIO()
+    seen = []
+    monkeypatch.setattr(out, "flush", lambda: seen.append(out.getvalue()))
+    sample.sample(SampleConfig(out_dir=str(runs / "rope"), start="d", num_samples=1, max_new_tokens=len(ids), device="cpu"), out)
+    assert out.getvalue() == f"d{text}\n" and not any("\ufffd" in s for s in seen)
+
+
+def test_draw_keeps_to_top_k_and_top_p():
+    g = torch.Generator().manual_seed(0)
+    logits = torch.tensor([0.5, 0.25, 0.15, 0.1]).log().flip(0).expand(4000, 4)  # ids 3, 2, 1, 0 by likelihood
+
+    def shares(temperature=1.0, top_k=0, top_p=1.0):
+        ids = draw(logits.clone(), temperature, top_k, top_p, g)
+        return (torch.bincount(ids.flatten(), minlength=4) / 4000).tolist()
+
+    assert shares() == pytest.approx([0.1, 0.15, 0.25, 0.5], abs=0.03)
+    assert shares(top_k=2) == pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)
+    assert shares(top_p=0.6) == pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)  # the token that crosses 0.6 is kept
+    assert shares(top_p=0.01) == pytest.approx([0, 0, 0, 1])
+    assert shares(temperature=0) == pytest.approx([0, 0, 0, 1])
+    assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)
+
+
+def test_prompt_from_a_file(runs, tmp_path):
+    (tmp_path / "p.txt").write_text("def f1(")
+    assert write(runs / "rope", start=f"FILE:{tmp_path}/p.txt")[0][0].startswith("def f1(")
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (dict(start=""), "the prompt is empty"),
+        (dict(start="FILE:no_such"), "the prompt 'FILE:no_such' cannot be read"),
+        (dict(out_dir="out/no_such"), "there is no checkpoint out/no_such"),
+        (dict(num_samples=0), "num_samples=0 must be at least 1"),
+        (dict(top_p=0.0), "top_p=0.0 must lie in"),
+        (dict(temperature=-1.0), "temperature=-1.0 must be at least 0"),
+    ],
+)
+def test_bad_input_is_named(runs, settings, message):
+    with pytest.raises(ValueError, match=message):
+        write(settings.pop("out_dir", runs / "rope"), **settings)
+
+
+def test_a_prompt_with_unknown_characters_is_refused(dataset, tiny, tmp_path):
+    train.main([*tiny, f"--out_dir={tmp_path}/r"])
+    with pytest.raises(ValueError, match="the tokenizer does not know 'é'"):
+        write(tmp_path / "r", start="é")

@@ -1,0 +1,309 @@
+"""Each scheme against a slow float64 reference written from its paper's equation, and against published facts.
+
+Everything parametrised over SCHEMES picks up a new scheme by itself. REFERENCES, the slow forms, import nothing from
+model.py but what they are held against: they loop over queries and keys.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import model as M
+from model import GPT, SCHEMES, GPTConfig, KVCache, alibi_slopes
+
+ALL = sorted(SCHEMES)
+UNBOUNDED = [s for s in ALL if s != "learnable"]
+EMBEDDED = ["learnable", "sinusoidal"]  # absolute: enter at the embedding
+RELATIVE = [s for s in ALL if s not in EMBEDDED]
+
+
+def build(scheme, seed=0, spread=1.0, **sizes):
+    """A small model in float64, every parameter random and large enough that nothing is nearly zero or uniform."""
+    config = GPTConfig(**{**dict(block_size=24, vocab_size=11, n_layer=2, n_head=2, n_embd=16, bias=True), **sizes, "pos_scheme": scheme})  # fmt: skip
+    model = GPT(config).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        std = 0.3 * spread if p.dim() > 1 else 0.1
+        p.data = (1.0 if "ln" in name and name.endswith("weight") else 0.0) + std * torch.randn(
+            p.shape, generator=generator, dtype=p.dtype
+        )
+    return model
+
+
+def tokens(model, B, T, seed=0):
+    return torch.randint(model.config.vocab_size, (B, T), generator=torch.Generator().manual_seed(seed))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Slow references: attention weights and embeddings written from the papers, one query and key at a time
+
+
+def reference_embedding(scheme, C, p, model):
+    """What is added to the token embedding at position p."""
+    if scheme == "sinusoidal":  # Vaswani 2017, section 3.5, at the size of GPT-2's embeddings
+        row = [(math.sin if c % 2 == 0 else math.cos)(p / 10000 ** ((c - c % 2) / C)) for c in range(C)]
+        return 0.02 * math.sqrt(2) * torch.tensor(row, dtype=torch.float64)
+    if scheme == "learnable":
+        return model.pos.wpe.weight.data[p]
+    return torch.zeros(C, dtype=torch.float64)
+
+
+def reference_slopes(H):
+    """The rule in words: for a power of two a geometric sequence that starts at 2^(-8/H) with that ratio; else that of
+    the power of two below, then every other one of the power of two above."""
+    if math.log2(H).is_integer():
+        return [(2 ** (-8 / H)) ** (n + 1) for n in range(H)]
+    low = 2 ** math.floor(math.log2(H))
+    return reference_slopes(low) + reference_slopes(2 * low)[0::2][: H - low]
+
+
+def reference_score(scheme, q, k, i, j, h, H):
+    """Score of query q (D,) at position i and key k (D,) at position j in head h."""
+    D = len(q)
+    if scheme == "rope":  # Su 2021, equation 34: each pair of channels turned by its own multiple of the position
+        turned = []
+        for x, p in ((q, i), (k, j)):
+            out = torch.empty(D, dtype=torch.float64)
+            for pair in range(D // 2):
+                angle = p * 10000 ** (-2 * pair / D)
+                x1, x2 = x[2 * pair], x[2 * pair + 1]
+                out[2 * pair] = x1 * math.cos(angle) - x2 * math.sin(angle)
+                out[2 * pair + 1] = x1 * math.sin(angle) + x2 * math.cos(angle)
+            turned.append(out)
+        q, k = turned
+    score = (q @ k) / math.sqrt(D)
+    if scheme == "alibi":  # Press 2022, section 3
+        score = score - reference_slopes(H)[h] * (i - j)
+    return score
+
+
+def reference_logits(model, idx):
+    """The whole decoder in float64 with attention by loops: (T, V) for idx (T,)."""
+    c, sd, scheme = model.config, model.state_dict(), model.config.pos_scheme
+    H, D = c.n_head, c.n_embd // c.n_head
+
+    def norm(x, name):
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        return x * sd[f"{name}.weight"] + sd[f"{name}.bias"]
+
+    def linear(x, name):
+        return x @ sd[f"{name}.weight"].T + sd[f"{name}.bias"]
+
+    T = len(idx)
+    x = sd["transformer.wte.weight"][idx] + torch.stack(
+        [reference_embedding(scheme, c.n_embd, p, model) for p in range(T)]
+    )
+    for layer in range(c.n_layer):
+        name = f"transformer.h.{layer}"
+        q, k, v = linear(norm(x, f"{name}.ln_1"), f"{name}.attn.c_attn").split(c.n_embd, dim=-1)
+        out = torch.zeros(T, c.n_embd, dtype=torch.float64)
+        for h in range(H):
+            head = slice(h * D, (h + 1) * D)
+            for i in range(T):
+                scores = torch.stack([reference_score(scheme, q[i, head], k[j, head], i, j, h, H) for j in range(i + 1)])
+                out[i, head] = scores.softmax(0) @ v[: i + 1, head]
+        x = x + linear(out, f"{name}.attn.c_proj")
+        inner = linear(norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")
+        x = x + linear(inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2))), f"{name}.mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ sd["transformer.wte.weight"].T
+
+
+@pytest.mark.parametrize("scheme", ALL)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 20), st.integers(0, 99))
+def test_model_equals_slow_reference(scheme, n_head, half, T, seed):
+    model = build(scheme, seed, n_head=n_head, n_embd=2 * n_head * half, block_size=20)
+    idx = tokens(model, 1, T, seed)
+    logits = model(idx, idx)[0][0]
+    torch.testing.assert_close(logits, reference_logits(model, idx[0]), rtol=0, atol=2e-6)  # complex64 angles
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Facts of every scheme
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_shared_weights_start_bit_identical(scheme):
+    ours, plain = (GPT(GPTConfig(64, 50, 2, 2, 16, pos_scheme=s), seed=5).state_dict() for s in (scheme, "none"))
+    assert {k for k in ours if not k.startswith("pos.")} == plain.keys()
+    assert all(torch.equal(ours[k], plain[k]) for k in plain)
+    other = GPT(GPTConfig(64, 50, 2, 2, 16, pos_scheme=scheme), seed=6).state_dict()
+    assert not torch.equal(ours["lm_head.weight"], other["lm_head.weight"])
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_state_dict_has_no_buffers_and_round_trips(scheme):
+    model = build(scheme)
+    names = dict(model.named_parameters()).keys() | {"lm_head.weight"}  # tied to wte
+    assert model.state_dict().keys() == names
+    other = build(scheme, seed=1)
+    other.load_state_dict(model.state_dict())
+    idx = tokens(model, 2, 24)
+    assert torch.equal(model(idx)[0], other(idx)[0])
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_nothing_is_seen_of_the_future(scheme):
+    model, t = build(scheme).float(), 13
+    idx = tokens(model, 2, 24)
+    changed = idx.clone()
+    changed[:, t:] = (changed[:, t:] + 1) % model.config.vocab_size
+    before, after = model.hidden(idx), model.hidden(changed)
+    assert torch.equal(before[:, :t], after[:, :t])
+    assert not torch.isclose(before[:, t:], after[:, t:]).all(-1).any()
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_gradients_reach_every_parameter(scheme):
+    model = build(scheme, block_size=128)
+    idx = tokens(model, 2, 128)
+    model(idx, idx)[1].backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None and p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("scheme", ALL)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=4), st.integers(0, 99))
+def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, seed):
+    T = sum(chunks)
+    model = build(scheme, seed, block_size=T)
+    idx, cache = tokens(model, 2, T, seed), KVCache()
+    pieces = torch.cat([model.hidden(piece, cache) for piece in idx.split(chunks, dim=1)], dim=1)
+    torch.testing.assert_close(pieces, model.hidden(idx), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_lengths_one_block_size_and_beyond(scheme):
+    model = build(scheme)
+    for T in (1, 24):
+        assert model(tokens(model, 2, T))[0].shape == (2, 1, 11)
+    idx = tokens(model, 1, 60)
+    if model.pos.max_positions is None:
+        longer = model.hidden(idx)
+        torch.testing.assert_close(longer[:, :24], model.hidden(idx[:, :24]), rtol=0, atol=1e-6)
+    else:
+        with pytest.raises(ValueError, match="defined for 24 tokens, not for 60"):
+            model.hidden(idx)
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_without_positions_earlier_tokens_are_a_set_else_not(scheme):
+    """'cat catches mouse' is not 'mouse catches cat': the last token's first-layer attention tells them apart, but
+    for none, which learns of order only in deeper layers, through the causal mask."""
+    model = build(scheme, n_layer=1)
+    cat, catches, mouse = 1, 2, 3
+    one, two = (model.hidden(torch.tensor([w]))[0, -1] for w in ([cat, mouse, catches], [mouse, cat, catches]))
+    assert torch.allclose(one, two, atol=1e-12) == (scheme == "none")
+    deeper = build(scheme, n_layer=2)
+    one, two = (deeper.hidden(torch.tensor([w]))[0, -1] for w in ([cat, mouse, catches], [mouse, cat, catches]))
+    assert not torch.allclose(one, two, atol=1e-6)
+
+
+def attention_weights(model, q, k, q_pos, k_pos):
+    """Softmax weights of the model's scheme on given q and k (B, H, ·, D), by feeding one-hot values to attend."""
+    S = k.size(2)
+    eye = torch.eye(S, dtype=q.dtype).expand(*k.shape[:2], S, S)
+    weights = []
+    D = q.size(3)
+    pos, prepared = model.pos, model.pos.prepare(q_pos, k_pos)
+    rq, rk = pos.rotate(q, k, prepared)
+    for part in eye.split(D, dim=3):  # values must be D wide
+        value = torch.nn.functional.pad(part, (0, D - part.size(3)))
+        weights.append(M.attend(rq, rk, value, q_pos, k_pos, pos, prepared, 0, 0.0)[..., : part.size(3)])
+    return torch.cat(weights, dim=3)
+
+
+@pytest.mark.parametrize("scheme", RELATIVE)
+@given(st.integers(0, 5000), st.integers(2, 40), st.integers(0, 99))
+def test_weights_of_relative_schemes_do_not_change_when_all_positions_shift(scheme, shift, T, seed):
+    model = build(scheme, seed)
+    g = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(2, 2, T, 8, generator=g, dtype=torch.float64) for _ in range(2))
+    pos = torch.arange(T)
+    here, there = (attention_weights(model, q, k, p, p) for p in (pos, pos + shift))
+    torch.testing.assert_close(here, there, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", EMBEDDED)
+def test_absolute_schemes_change_when_all_positions_shift(scheme):
+    model = build(scheme)
+    x = torch.zeros(1, 8, 16, dtype=torch.float64)
+    assert not torch.allclose(model.pos.embed(x, torch.arange(8)), model.pos.embed(x, torch.arange(8) + 3), atol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_bfloat16_autocast_keeps_positions_apart(scheme):
+    """Positions past 256 merge in bfloat16; the schemes compute them in float32 or better."""
+    model = build(scheme, block_size=1500, spread=0.3).float()
+    idx = tokens(model, 1, 1500)
+    exact = build(scheme, block_size=1500, spread=0.3).hidden(idx)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model.hidden(idx)
+    error = (half.double() - exact).abs().mean(-1)[0]
+    assert error[1000:].mean() < 0.02 and error[1000:].mean() < 2 * error[:250].mean()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Published facts of single schemes
+
+
+def test_alibi_slopes_as_published():
+    assert alibi_slopes(8) == [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(6) == [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]
+    assert alibi_slopes(12) == pytest.approx([2.0**-n for n in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    for H in range(1, 40):
+        assert alibi_slopes(H) == pytest.approx(reference_slopes(H))
+
+
+def test_alibi_equals_its_plain_form_far_out():
+    """scores − m·(i−j), for the last queries of 16,384 tokens; the extra channels cost float32 little there."""
+    model, T = build("alibi", n_head=4, n_embd=128), 16384
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 4, T, 32, generator=g) for _ in range(3))
+    pos = torch.arange(T)
+    prepared = model.pos.prepare(pos, pos)
+    fast = M.attend(*model.pos.rotate(q, k, prepared), v, pos, pos, model.pos, prepared, 0, 0.0)[:, :, -64:]
+    scores = q[:, :, -64:].double() @ k.double().mT / math.sqrt(32)
+    distance = pos[-64:, None] - pos
+    scores = scores - torch.tensor(alibi_slopes(4)).double()[:, None, None] * distance
+    plain = scores.masked_fill(distance < 0, -torch.inf).softmax(-1) @ v.double()
+    torch.testing.assert_close(fast.double(), plain, rtol=0, atol=2e-3)
+
+
+def test_rope_preserves_norms_and_complex_form_equals_real_pairs():
+    g = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, 3, 50, 8, generator=g, dtype=torch.float64) for _ in range(2))
+    pos = torch.arange(50) * 37
+    rq, rk = M.apply_rotary_emb(q, k, M.precompute_freqs_cis(pos, 8))
+    torch.testing.assert_close(rq.norm(dim=-1), q.norm(dim=-1), rtol=1e-6, atol=0)
+    angle = pos[:, None].double() * 10000.0 ** (-torch.arange(0, 8, 2).double() / 8)
+    x1, x2 = k[..., 0::2], k[..., 1::2]
+    real = torch.stack((x1 * angle.cos() - x2 * angle.sin(), x1 * angle.sin() + x2 * angle.cos()), -1).flatten(-2)
+    torch.testing.assert_close(rk, real, rtol=0, atol=1e-6)
+
+
+def test_rope_frequencies_first_fast_last_slow():
+    angles = M.precompute_freqs_cis(torch.arange(3), 64).angle()
+    assert angles[1, 0].item() == pytest.approx(1.0)
+    assert angles[1, -1].item() == pytest.approx(10000 ** (-62 / 64), rel=1e-5)
+
+
+def test_sinusoidal_table():
+    C = 128
+    table = build("sinusoidal", n_embd=C).pos.embed(torch.zeros(1, 2000, C, dtype=torch.float64), torch.arange(2000))[0]
+    table = table / (0.02 * math.sqrt(2))
+    assert table.abs().max() <= 1
+    torch.testing.assert_close(table.square().sum(-1), torch.full((2000,), C / 2).double())
+    assert torch.cdist(table[None], table[None])[0].add(torch.eye(2000) * 9).min() > 0.05  # every position differs
+    frequency = 10000.0 ** (-torch.arange(0, C, 2).double() / C)
+    for k in (0, 1, 12, 100):  # PE(p)·PE(p+k) = Σ cos(ω·k) for every p
+        products = (table[: 2000 - k] * table[k:]).sum(-1)
+        torch.testing.assert_close(products, (frequency * k).cos().sum().expand(2000 - k), rtol=0, atol=1e-9)
+    products = [(table[0] * table[k]).sum() for k in range(20)]
+    assert products[12] > products[11]  # it does not fall monotonically
+
+
+def test_learnable_starts_at_gpt2s_size():
+    assert GPT(GPTConfig(256, 50, 1, 2, 64)).pos.wpe.weight.std().item() == pytest.approx(0.02, rel=0.05)

@@ -1,0 +1,268 @@
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import data
+import run
+import train
+from model import GPT, SCHEMES, GPTConfig
+from train import TrainConfig, main
+
+
+def weights(folder, which="latest"):
+    return run.load_checkpoint(folder, which)["model"]
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def metrics(folder, key):
+    return [row[key] for row in run.read_metrics(Path(folder)) if key in row]
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_every_scheme_trains(tiny, tmp_path, scheme):
+    assert main([*tiny, f"--pos_scheme={scheme}", f"--out_dir={tmp_path}/r", "--max_iters=60", "--learning_rate=0.01"]) == 0
+    losses = metrics(tmp_path / "r", "val/loss")
+    assert losses[0] == pytest.approx(torch.tensor(25.0).log().item(), abs=0.1)  # uniform over 25 characters
+    assert losses[-1] < 2.2
+
+
+def test_schemes_see_identical_batches(tiny, tmp_path, monkeypatch):
+    seen = {}
+    original = data.Batches.__call__
+
+    def spy(self, step, first, last):
+        x, y = original(self, step, first, last)
+        seen[current].append(x)
+        return x, y
+
+    monkeypatch.setattr(data.Batches, "__call__", spy)
+    for current in SCHEMES:
+        seen[current] = []
+        interval = 2 if current == "rope" else 3  # how often we look must not matter
+        main([*tiny, f"--pos_scheme={current}", f"--out_dir={tmp_path}/{current}", f"--eval_interval={interval}"])
+    assert all(torch.equal(torch.stack(seen[s]), torch.stack(seen["none"])) for s in SCHEMES)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_resumed_equals_uninterrupted_bit_for_bit(tiny, tmp_path, monkeypatch, dropout, capsys):
+    flags = [*tiny, "--pos_scheme=rope", f"--dropout={dropout}", "--max_iters=8", "--log_interval=1"]
+    main([*flags, f"--out_dir={tmp_path}/whole"])
+    original, calls = data.Batches.__call__, []
+
+    def interrupt(self, step, first, last):
+        calls.append(step)
+        if len(calls) == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, step, first, last)
+
+    monkeypatch.setattr(data.Batches, "__call__", interrupt)
+    main([*flags, f"--out_dir={tmp_path}/parts"])
+    out = capsys.readouterr().out
+    assert f"stopped and saved at step 5. Go on with:\n  python train.py --resume --out_dir={tmp_path}/parts" in out
+    assert run.load_checkpoint(tmp_path / "parts", "latest")["step"] == 5
+    main(["--resume", f"--out_dir={tmp_path}/parts", "--device=cpu"])
+    assert calls == list(range(8))
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    for key in ("step", "val/loss", "train/loss", "train/grad_norm"):
+        assert metrics(tmp_path / "whole", key) == metrics(tmp_path / "parts", key)
+    a, b = (run.load_checkpoint(tmp_path / n, "latest") for n in ("whole", "parts"))
+    assert a["best_val_loss"] == b["best_val_loss"] == min(metrics(tmp_path / "whole", "val/loss")[1:])
+
+
+def test_micro_steps_give_the_gradients_of_one_step(tiny, tmp_path):
+    main([*tiny, f"--out_dir={tmp_path}/one", "--batch_size=4"])
+    main([*tiny, f"--out_dir={tmp_path}/four", "--batch_size=1", "--gradient_accumulation_steps=4"])
+    a, b = weights(tmp_path / "one"), weights(tmp_path / "four")
+    assert all(torch.allclose(a[k], b[k], atol=1e-5) for k in a)
+
+
+def test_two_processes_train_as_one_and_either_resumes_the_other(tiny, tmp_path):
+    def launch(*flags):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+        env = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+        done = subprocess.run([*command, *flags], cwd=Path(train.__file__).parent, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    flags = [*tiny, "--pos_scheme=rope", "--gradient_accumulation_steps=2"]
+    main([*flags, f"--out_dir={tmp_path}/one"])
+    with contextlib.chdir(tmp_path):
+        main([*flags, f"--out_dir={tmp_path}/two", "--max_iters=3", "--min_lr=4e-3"])
+    main([*flags, f"--out_dir={tmp_path}/three", "--max_iters=3", "--min_lr=4e-3"])
+    assert_same(weights(tmp_path / "two"), weights(tmp_path / "three"))
+    out = launch(*flags, f"--out_dir={tmp_path}/ddp")
+    assert out.count("step 6/6") == 1  # one process speaks
+    a, b = weights(tmp_path / "one"), weights(tmp_path / "ddp")
+    assert all(torch.allclose(a[k], b[k], atol=1e-5) for k in a)
+    assert metrics(tmp_path / "one", "val/loss") == pytest.approx(metrics(tmp_path / "ddp", "val/loss"), abs=1e-5)
+    launch("--resume", f"--out_dir={tmp_path}/two", "--max_iters=6")
+    main(["--resume", f"--out_dir={tmp_path}/three", "--max_iters=6"])
+    a, b = weights(tmp_path / "two"), weights(tmp_path / "three")
+    assert all(torch.allclose(a[k], b[k], atol=1e-5) for k in a)
+
+
+def test_a_finished_run_says_so_and_another_is_never_overwritten(tiny, tmp_path, capsys):
+    flags = [*tiny, f"--out_dir={tmp_path}/r"]
+    main(flags)
+    before = (tmp_path / "r" / "latest.pt").read_bytes()
+    capsys.readouterr()
+    assert main([*flags, "--log_interval=2", "--eval_interval=2"]) == 0  # these are no other experiment
+    assert f"{tmp_path}/r is finished: 6 steps" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"holds another run \(learning_rate 0.004 there, 0.1 now.*--resume.*--overwrite"):
+        main([*flags, "--learning_rate=0.1"])
+    with pytest.raises(ValueError, match="cannot be resumed with another pos_scheme"):
+        main([*flags, "--pos_scheme=rope", "--resume"])
+    assert (tmp_path / "r" / "latest.pt").read_bytes() == before
+    main([*flags, "--pos_scheme=rope", "--overwrite"])
+    assert run.load_checkpoint(tmp_path / "r")["model_args"]["pos_scheme"] == "rope"
+    assert metrics(tmp_path / "r", "step") == [0, 3, 6]
+
+
+def test_a_run_goes_on_to_a_larger_max_iters(tiny, tmp_path):
+    main([*tiny, f"--out_dir={tmp_path}/r"])
+    main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=9"])
+    assert metrics(tmp_path / "r", "step") == [0, 3, 6, 9]
+    assert run.load_checkpoint(tmp_path / "r", "latest")["config"]["max_iters"] == 9
+
+
+def test_best_is_kept_when_latest_is_worse(tiny, tmp_path, monkeypatch):
+    losses = iter([5.0, 1.0, 2.0])
+    monkeypatch.setattr(train, "evaluate", lambda *args, **kw: next(losses))
+    main([*tiny, f"--out_dir={tmp_path}/r"])
+    assert run.load_checkpoint(tmp_path / "r", "best")["step"] == 3
+    assert run.load_checkpoint(tmp_path / "r", "latest")["step"] == 6
+    assert run.load_checkpoint(tmp_path / "r", "latest")["best_val_loss"] == 1.0
+
+
+def test_eval_only_is_the_mean_over_all_of_the_validation_text(tiny, tmp_path, capsys, dataset):
+    main([*tiny, f"--out_dir={tmp_path}/r"])
+    capsys.readouterr()
+    main(["--eval_only", f"--out_dir={tmp_path}/r"])
+    out = capsys.readouterr().out
+    model = run.load_model(run.load_checkpoint(tmp_path / "r"), torch.device("cpu"))
+    tokens = torch.from_numpy(data.load(dataset).val.tokens.astype("int64"))
+    n = (len(tokens) - 1) // 16
+    x, y = tokens[: n * 16].view(n, 16), tokens[1 : n * 16 + 1].view(n, 16)
+    loss = model(x, y)[1].item()
+    assert f": {loss:.4f} nats per token, {loss / 0.6931472:.4f} bits per byte" in out
+
+
+def test_log_line_reads_at_a_glance(tiny, tmp_path, capsys):
+    main([*tiny, f"--out_dir={tmp_path}/r"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    pattern = r"step 3/6 \| train \d\.\d{4} \| val \d\.\d{4} \| lr 4\.0e-03 \| \d+\.\dk tok/s \| \d+% MFU \| 0:\d\d left"
+    assert re.fullmatch(pattern, lines[1]), lines[1]
+
+
+def test_learning_rate_warms_up_then_falls_along_a_cosine():
+    cfg = TrainConfig(max_iters=100, warmup_iters=10, learning_rate=1.0, min_lr=0.1)
+    assert [train.learning_rate(cfg, s) for s in (0, 9)] == pytest.approx([1 / 11, 10 / 11])
+    assert train.learning_rate(cfg, 10) == 1.0
+    assert train.learning_rate(cfg, 55) == pytest.approx(0.55)
+    assert train.learning_rate(cfg, 100) == pytest.approx(0.1)
+
+
+def test_weight_decay_is_for_matrices_alone():
+    optimizer = GPT(GPTConfig(16, 32, 1, 2, 8)).configure_optimizer(0.1, 1e-3, (0.9, 0.99))
+    for group in optimizer.param_groups:
+        assert all((p.dim() >= 2) == (group["weight_decay"] == 0.1) for p in group["params"])
+
+
+def test_checkpoints_hold_plain_types_and_nanogpts_keys(tiny, tmp_path):
+    main([*tiny, f"--out_dir={tmp_path}/r"])
+    checkpoint = torch.load(tmp_path / "r" / "best.pt", weights_only=True)
+    assert {"model", "optimizer", "model_args", "config", "step", "best_val_loss", "tokenizer"} <= checkpoint.keys()
+    assert {"transformer.wte.weight", "transformer.h.1.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight",
+            "transformer.ln_f.weight", "lm_head.weight", "pos.wpe.weight"} <= checkpoint["model"].keys()  # fmt: skip
+    json.dumps({k: v for k, v in checkpoint.items() if k not in ("model", "optimizer")})
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--n_embd=10", "--n_head=4"], "n_embd=10 must be a multiple of n_head=4"),
+        (["--n_embd=6", "--n_head=2", "--pos_scheme=rope"], "the head size n_embd/n_head = 6/2 = 3 must be even"),
+        (["--n_embd=15", "--n_head=3", "--pos_scheme=sinusoidal"], "n_embd=15 must be even"),
+        (["--pos_scheme=ropes"], "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi"),
+        (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
+        (["--vocab_size=5"], "vocab_size=5 is smaller than the tokenizer's 25"),
+        (["--block_size=100000"], "too few for block_size=100000"),
+        (["--block_size=5000"], "the validation text has 3,080 tokens, too few for block_size=5000"),
+        (["--resume"], "there is no checkpoint .*/r"),
+        (["--eval_only"], "there is no checkpoint"),
+        (["--device=tpu9"], "device='tpu9' is not available here"),
+        (["--dtype=float8"], "dtype='float8' is not one of"),
+        (["--wandb_mode=loud"], "wandb_mode='loud' is not one of"),
+        (["--max_iters=0"], "max_iters=0 must be at least 1"),
+        (["--resume", "--overwrite"], "there is no checkpoint|exclude each other"),
+    ],
+)
+def test_bad_input_is_named_and_nothing_is_written(tiny, tmp_path, flags, message):
+    with pytest.raises(ValueError, match=message):
+        main([*tiny, f"--out_dir={tmp_path}/r", *flags])
+    assert not (tmp_path / "r").exists()
+
+
+def test_checkpoints_that_are_none_are_refused(tiny, tmp_path):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    (folder / "latest.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match="latest.pt is no checkpoint of plain tensors"):
+        main([*tiny, f"--out_dir={folder}"])
+    torch.save({"model": Path}, folder / "latest.pt")  # a pickle with code in it
+    with pytest.raises(ValueError, match="latest.pt is no checkpoint of plain tensors, so nothing of it was loaded"):
+        main([*tiny, f"--out_dir={folder}"])
+    torch.save({"model": {}}, folder / "latest.pt")
+    with pytest.raises(ValueError, match="it lacks config, model_args, step, tokenizer"):
+        main([*tiny, f"--out_dir={folder}"])
+
+
+def test_a_wandb_fault_never_stops_training(tiny, tmp_path, monkeypatch, capsys):
+    import wandb
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wandb, "init", lambda **kw: (_ for _ in ()).throw(OSError("disk full")))
+    main([*tiny, f"--out_dir={tmp_path}/r", "--wandb_mode=offline"])
+    assert "wandb failed and is left out from here on: disk full" in capsys.readouterr().err
+    assert run.load_checkpoint(tmp_path / "r")["step"] == 6
+
+
+def test_wandb_is_offline_without_a_login_and_falls_back_without_a_network(tmp_path, monkeypatch):
+    import wandb
+
+    modes = []
+
+    class Fake:
+        def define_metric(self, *args, **kw):
+            pass
+
+    def init(mode, **kw):
+        modes.append(mode)
+        if mode == "online":
+            raise wandb.errors.CommError("no network")
+        return Fake()
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    arguments = ("auto", "p", "g", "id", "train", {}, {"train": "step"})
+    run.Wandb(*arguments)
+    assert modes == ["offline"]
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    run.Wandb(*arguments)
+    assert modes == ["offline", "online", "offline"]
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert run.Wandb(*arguments).run is None and len(modes) == 3
