@@ -29,7 +29,9 @@ FEWEST_DOCUMENTS = 10  # to resample documents; below it, blocks
 @dataclass(frozen=True)
 class EvalConfig:
     runs: tuple = ()  # run folders: given without a flag
-    protocol: str = "fixed"  # fixed: the same last tokens at every length; nonoverlapping: all tokens of windows side by side
+    protocol: str = (
+        "fixed"  # fixed: the same last tokens at every length; nonoverlapping: all tokens of windows side by side
+    )
     lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
     blocks: int = 0  # blocks of targets (fixed; default 512) or of text as long as the longest context (default 64)
     block_tokens: int = 8  # targets in a block under `fixed`, at most a quarter of the shortest length
@@ -81,7 +83,8 @@ def choose_lengths(cfg, training_lengths):
 
 
 def choose_ends(split, longest, stride, n, seed):
-    """The last target of each of n blocks, evenly spread over the text, at least `stride` apart, and the document of each.
+    """The last target of each of n blocks, evenly spread and at least `stride` apart; the document of each; the share
+    of contexts that cross documents.
 
     Blocks with `longest` tokens of their own document before them come first; only where there are fewer than n do
     contexts cross documents, as they do in training. ValueError where the text is too short."""
@@ -90,8 +93,8 @@ def choose_ends(split, longest, stride, n, seed):
     own = ends - longest >= split.docs[documents]
     if len(ends) < n:
         raise ValueError(
-            f"the validation text has {len(split.tokens):,} tokens, enough for {len(ends)} blocks with {longest:,} tokens "
-            f"of context, not for {n}: lower --blocks or --lengths, or choose another --dataset"
+            f"the validation text has {len(split.tokens):,} tokens, enough for {len(ends)} blocks with {longest:,} "
+            f"tokens of context, not for {n}: lower --blocks or --lengths, or choose another --dataset"
         )
     offset = np.random.default_rng(seed).random()
 
@@ -253,7 +256,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MARKERS = "osD^vPX"
 
 
-def draw(results, lengths, title, path):
+def draw(results, lengths, title, base):
     """Loss against context length, one line with a band per run; undefined is a gap."""
     from matplotlib.figure import Figure  # 0.7 s, so only where it is used
 
@@ -276,8 +279,8 @@ def draw(results, lengths, title, path):
     axes.set(xlabel="context length (tokens)", ylabel="loss (nats per token)", title=title)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    base.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(base.with_suffix(".png"), dpi=150)
 
 
 def log_to_wandb(cfg, name, checkpoint, result, lengths, variant):
@@ -297,79 +300,92 @@ def group_of(checkpoint):
     return checkpoint["config"]["wandb_group"] or Path(checkpoint["config"]["dataset"]).name
 
 
-def main(argv):
-    cfg = config.load(EvalConfig, argv, list_field="runs")
+def open_runs(cfg):
+    """{folder: best checkpoint}, and the text to evaluate them on. ValueError unless one picture can hold them all."""
     folders = list(dict.fromkeys(Path(r) for r in cfg.runs))
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"there is no run folder {folder}: train one with  python train.py config/rope.py")
     checkpoints = {folder: run.load_checkpoint(folder) for folder in folders}
+    texts = {c["dataset_hash"]: f"{f} (on {c['config']['dataset']})" for f, c in checkpoints.items()}
+    if len(texts) > 1:
+        both = ", ".join(f"{who}: {hash[:8]}…" for hash, who in list(texts.items())[:2])
+        raise ValueError(f"the runs were trained on different text ({both}): evaluate them apart")
     first = checkpoints[folders[0]]
-    for folder, checkpoint in checkpoints.items():
-        for what, text in (("tokenizer", checkpoint["tokenizer"]["hash"]), ("dataset_hash", checkpoint["dataset_hash"])):
-            other = first[what]["hash"] if what == "tokenizer" else first[what]
-            if text != other:
-                raise ValueError(
-                    f"{folders[0]} ({first['config']['dataset']}) and {folder} ({checkpoint['config']['dataset']}) were "
-                    f"trained on different text (sha256 {other[:8]}… and {text[:8]}…): evaluate them apart"
-                )
-        if checkpoint["step"] < checkpoint["config"]["max_iters"]:
-            print(f"note: {folder}: its best checkpoint is of step {checkpoint['step']}/{checkpoint['config']['max_iters']}")
     dataset = data.load(cfg.dataset or first["config"]["dataset"])
     if data.spec_hash(dataset.tokenizer.spec) != first["tokenizer"]["hash"]:
         raise ValueError(f"dataset {dataset.name!r} is prepared with another tokenizer than that of the runs")
-    training_length = {folder: c["model_args"]["block_size"] for folder, c in checkpoints.items()}
-    lengths = choose_lengths(cfg, set(training_length.values()))
-    blocks = cfg.blocks or (512 if cfg.protocol == "fixed" else 64)
-    variant = "-".join(
-        ["length"] + [cfg.protocol] * (cfg.protocol != "fixed") + [Path(cfg.dataset).name] * bool(cfg.dataset)
-    )
-
-    results, closing, anything_new = {}, [], False
+    if not cfg.dataset and dataset.hash not in texts:
+        raise ValueError(
+            f"dataset {dataset.name!r} is no longer the text that the runs were trained on; to evaluate them on it all "
+            f"the same, name it: --dataset={dataset.name}"
+        )
     for folder, checkpoint in checkpoints.items():
-        name = folder.name if [f.name for f in folders].count(folder.name) == 1 else str(folder)
-        begin = time.perf_counter()
-        losses, documents, crossing, computed = measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant)
-        rows, units, n_units = summarise(losses, documents, lengths, training_length[folder], cfg.seed)
-        results[name] = {
-            "pos_scheme": checkpoint["model_args"]["pos_scheme"],
-            "training_length": training_length[folder],
-            "step": checkpoint["step"],
-            "rows": rows,
-        }
-        print(f"{folder}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
-        if computed:
-            closing, anything_new = log_to_wandb(cfg, folder.name, checkpoint, results[name], lengths, variant), True
+        step, last = checkpoint["step"], checkpoint["config"]["max_iters"]
+        if step < last:
+            print(f"note: the best checkpoint of {folder} is of step {step} of {last}")
+    return checkpoints, dataset
 
-    what = f"blocks of {cfg.block_tokens} tokens" if cfg.protocol == "fixed" else f"windows of {lengths[-1]} tokens"
-    n_documents = len(np.unique(documents))
+
+def report(cfg, dataset, lengths, blocks, documents, crossing, resampled, results, variant):
+    """Prints the table; writes the picture, whose path is returned, and the numbers."""
+    what = f"blocks of {cfg.block_tokens} tokens" if cfg.protocol == "fixed" else f"windows of {lengths[-1]:,} tokens"
+    units, n_units = resampled
     print(
-        f"\n{cfg.protocol} on {dataset.name}: the same {blocks} {what} at every length, from {n_documents} documents; "
+        f"\n{cfg.protocol} on {dataset.name}: the same {blocks} {what} at every length, from {documents} documents; "
         f"{crossing:.0%} of the longest contexts cross documents.\n"
         f"Loss in nats per token, then Δ to the training length with its 95% band (over {n_units} {units}, "
         f"all lengths at once).\n\n{table(results, lengths)}\n"
     )
     base = Path(cfg.results_dir) / variant
-    title = f"{cfg.protocol}, {dataset.name}: {blocks} {what}, {n_documents} documents"
-    draw(results, lengths, title, base.with_suffix(".png"))
+    draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {blocks} {what}, {documents} documents", base)
     summary = {
         "protocol": cfg.protocol,
         "dataset": dataset.name,
         "dataset_hash": dataset.hash,
         "blocks": blocks,
-        "documents": n_documents,
+        "documents": documents,
         "crossing": crossing,
         "resampled": {"units": units, "n": n_units},
         "runs": results,
     }
     run.write_atomically(base.with_suffix(".json"), json.dumps(summary, indent=1, allow_nan=False))
     print(f"picture   {base}.png\nnumbers   {base}.json; each block's loss: {variant}.npz in the run folders")
-    if anything_new:
-        tracker = run.Wandb(
-            cfg.wandb_mode, cfg.wandb_project, group_of(first), f"compare-{variant}-{run.stamp()}", "comparison",
-            {"runs": list(cfg.runs)}, {},
-        )  # fmt: skip
-        tracker.image("length/picture", base.with_suffix(".png"))
+    return base.with_suffix(".png")
+
+
+def main(argv):
+    cfg = config.load(EvalConfig, argv, list_field="runs")
+    checkpoints, dataset = open_runs(cfg)
+    lengths = choose_lengths(cfg, {c["model_args"]["block_size"] for c in checkpoints.values()})
+    blocks = cfg.blocks or (512 if cfg.protocol == "fixed" else 64)
+    parts = ["length", cfg.protocol if cfg.protocol != "fixed" else "", Path(cfg.dataset).name]
+    variant = "-".join(filter(None, parts))  # names the files of this measurement
+
+    results, closing = {}, []
+    names = [folder.name for folder in checkpoints]
+    for folder, checkpoint in checkpoints.items():
+        name = folder.name if names.count(folder.name) == 1 else str(folder)
+        begin, training_length = time.perf_counter(), checkpoint["model_args"]["block_size"]
+        losses, documents, crossing, computed = measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant)
+        rows, *resampled = summarise(losses, documents, lengths, training_length, cfg.seed)
+        results[name] = {
+            "pos_scheme": checkpoint["model_args"]["pos_scheme"],
+            "training_length": training_length,
+            "step": checkpoint["step"],
+            "rows": rows,
+        }
+        print(f"{folder}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
+        if computed:
+            closing = log_to_wandb(cfg, folder.name, checkpoint, results[name], lengths, variant)
+
+    n_documents = len(np.unique(documents))
+    picture = report(cfg, dataset, lengths, blocks, n_documents, crossing, resampled, results, variant)
+    if closing:  # something is new: the picture belongs to no single run
+        group = group_of(next(iter(checkpoints.values())))
+        id = f"compare-{variant}-{run.stamp()}"
+        tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "comparison", {"runs": names}, {})
+        tracker.image("length/picture", picture)
         closing = tracker.finish()
     print("\n".join(closing))
     return 0

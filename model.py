@@ -249,12 +249,16 @@ def attend(q, k, v, q_pos, k_pos, scheme, prepared, layer, dropout_p):
         y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)
     else:
         blocks = []
-        for q_block, pos in zip(q.split(QUERY_BLOCK, dim=2), q_pos.split(QUERY_BLOCK), strict=True):
-            mask = (pos[:, None] >= k_pos)[None, None]  # (1, 1, queries, S): four dimensions keep the fast kernel
+        for start in range(0, T, QUERY_BLOCK):
+            end = min(T, start + QUERY_BLOCK)
+            seen = slice(S - T + end)  # the keys up to the block's last query
+            queries, pos = q[:, :, start:end], q_pos[start:end]
+            mask = (pos[:, None] >= k_pos[seen])[None, None]  # four dimensions keep the fast kernel
             if biased:
-                mask = scheme.bias(q_block, k, pos, k_pos, prepared, layer).masked_fill(~mask, -torch.inf)
-                mask = mask.to(q.dtype)
-            blocks.append(F.scaled_dot_product_attention(q_block, k, v, mask, dropout_p, scale=scale))
+                bias = scheme.bias(queries, k[:, :, seen], pos, k_pos[seen], prepared, layer)
+                mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
+            y = F.scaled_dot_product_attention(queries, k[:, :, seen], v[:, :, seen], mask, dropout_p, scale=scale)
+            blocks.append(y)
         y = torch.cat(blocks, dim=2)
     return y[..., :D]
 

@@ -62,7 +62,7 @@ def sample(cfg, out=sys.stdout):
     if limit is not None and total > limit:
         scheme = checkpoint["model_args"]["pos_scheme"]
         print(
-            f"note: {scheme} positions end at block_size={limit}: past it, each token sees only the last {limit} tokens",
+            f"note: {scheme} positions end at block_size={limit}: past it, a token sees only the last {limit} tokens",
             file=sys.stderr,
         )
     elif total > model.config.block_size:

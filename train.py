@@ -68,8 +68,12 @@ class TrainConfig(GPTConfig):
 
     def __post_init__(self):
         model_args(self, max(1, self.vocab_size))  # checks the model's fields
-        config.at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
-        config.at_least(0, self, "learning_rate", "min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed", "vocab_size")
+        config.at_least(
+            1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
+        )
+        config.at_least(
+            0, self, "learning_rate", "min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed", "vocab_size"
+        )
         config.one_of(run.DTYPES, self, "dtype")
         config.one_of(run.WANDB_MODES, self, "wandb_mode")
         for name in ("beta1", "beta2"):
@@ -138,7 +142,7 @@ def matmul_peak(device, dtype):
 
 
 def flops_per_token(model):
-    """6 per weight that multiplies plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311, appendix B)."""
+    """6 per weight that multiplies plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311)."""
     c = model.config
     return 6 * sum(p.numel() for p in model.transformer.parameters()) + 12 * c.n_layer * c.n_embd * c.block_size
 
@@ -198,7 +202,9 @@ def train(cfg):
     dataset = data.load(cfg.dataset)
     n_vocab = dataset.tokenizer.n_vocab
     if 0 < cfg.vocab_size < n_vocab:
-        raise ValueError(f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}; 0 takes the tokenizer's")
+        raise ValueError(
+            f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}; 0 takes the tokenizer's"
+        )
     args = model_args(cfg, cfg.vocab_size or n_vocab)
     rows = cfg.batch_size * cfg.gradient_accumulation_steps  # of a step: they go to ranks, then to micro-steps
     micro_steps = -(-cfg.gradient_accumulation_steps // world)
@@ -333,7 +339,9 @@ def train(cfg):
             log(row, f"train {train_loss:.4f}{val} | lr {lr:.1e} | {tokens_per_s / 1e3:.1f}k tok/s | {mfu:.0%} MFU | "
                 f"{run.format_seconds(left)} left")  # fmt: skip
             if not math.isfinite(train_loss):
-                raise ValueError(f"the loss is {train_loss} at step {step}: lower --learning_rate; nothing of it is saved")
+                raise ValueError(
+                    f"the loss is {train_loss} at step {step}: lower --learning_rate; nothing of it is saved"
+                )
             loss_sum.zero_()
             logged_step, logged_at = step, time.perf_counter()
         if evaluating or stopping:
@@ -363,7 +371,9 @@ def eval_only(cfg):
     checkpoint = run.load_checkpoint(cfg.out_dir)
     dataset = data.load(cfg.dataset)
     if checkpoint["tokenizer"]["hash"] != data.spec_hash(dataset.tokenizer.spec):
-        raise ValueError(f"{checkpoint['path']} was trained with another tokenizer than that of dataset {cfg.dataset!r}")
+        raise ValueError(
+            f"{checkpoint['path']} was trained with another tokenizer than that of dataset {cfg.dataset!r}"
+        )
     device = run.pick_device(cfg.device)
     model = run.load_model(checkpoint, device)
     starts = data.val_windows(dataset.val, model.config.block_size)
@@ -372,8 +382,8 @@ def eval_only(cfg):
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
     print(
-        f"{checkpoint['path']}, step {checkpoint['step']}: {loss:.4f} nats per token, {bits:.4f} bits per byte, over all of "
-        f"the validation text ({len(starts):,} windows of {model.config.block_size} tokens)"
+        f"{checkpoint['path']}, step {checkpoint['step']}: {loss:.4f} nats per token, {bits:.4f} bits per byte, "
+        f"over all of the validation text ({len(starts):,} windows of {model.config.block_size} tokens)"
     )
     return loss
 

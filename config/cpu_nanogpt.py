@@ -1,4 +1,5 @@
 """nanoGPT's recipe for Tiny Shakespeare by character on a CPU (0.8M parameters)."""
+
 dataset = "shakespeare_char"
 block_size = 64
 batch_size = 12

@@ -1,4 +1,5 @@
 """GPT-2 (124M) on OpenWebText, nanoGPT's recipe."""
+
 dataset = "openwebtext"
 vocab_size = 50304  # 50257, padded to a multiple of 64
 block_size = 1024

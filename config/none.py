@@ -1,2 +1,3 @@
 """NoPE at the baseline size: python train.py config/none.py"""
+
 pos_scheme = "none"

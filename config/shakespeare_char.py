@@ -1,4 +1,5 @@
 """nanoGPT's recipe for Tiny Shakespeare by character (10.6M parameters), for a GPU."""
+
 dataset = "shakespeare_char"
 n_layer = 6
 n_head = 6

@@ -1,2 +1,3 @@
 """Sinusoidal at the baseline size: python train.py config/sinusoidal.py"""
+
 pos_scheme = "sinusoidal"

@@ -90,7 +90,7 @@ def tokenizer_from(spec):
             return BPETokenizer(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
         except OSError as error:  # requests' ConnectionError is one
             raise ValueError(
-                f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__}): connect to the internet once, "
+                f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__}): connect once, "
                 f"or set TIKTOKEN_CACHE_DIR to a folder that has it"
             ) from None
     if kind == "bpe":

@@ -132,7 +132,9 @@ def make_tokenizer(kind, documents):
         return data.tokenizer_from({"kind": "gpt2"})
     size = kind.removeprefix("bpe:")
     if size == kind or not size.isdecimal() or int(size) < 257:
-        raise ValueError(f"--tokenizer={kind!r} must be char, gpt2 or bpe:N with N at least 257 (256 bytes and one more)")
+        raise ValueError(
+            f"--tokenizer={kind!r} must be char, gpt2 or bpe:N with N at least 257 (256 bytes and one more)"
+        )
     import rustbpe  # only where a BPE is trained
 
     trainer = rustbpe.Tokenizer()
@@ -141,7 +143,9 @@ def make_tokenizer(kind, documents):
     trainer.train_from_iterator(pieces, int(size) - 1, buffer_size=64, pattern=data.GPT2_PATTERN)
     tokens = [token for token, _ in sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])]
     if len(tokens) < int(size) - 1:
-        raise ValueError(f"the text is too small for --tokenizer={kind}: it yields {len(tokens) + 1} ids; ask for fewer")
+        raise ValueError(
+            f"the text is too small for --tokenizer={kind}: it yields {len(tokens) + 1} ids; ask for fewer"
+        )
     encoded = [base64.b64encode(bytes(token)).decode() for token in tokens]
     return data.tokenizer_from({"kind": "bpe", "pattern": data.GPT2_PATTERN, "tokens": encoded})
 
@@ -293,5 +297,7 @@ def download(url, sha256, path):
             raise ValueError(f"{url} could not be downloaded ({error}): get it yourself and give --file=PATH") from None
         os.replace(partial, path)
     if data.file_hash(path) != sha256:
-        raise ValueError(f"{path} is not the expected text (sha256 {data.file_hash(path)[:16]}…): delete it and try again")
+        raise ValueError(
+            f"{path} is not the expected text (sha256 {data.file_hash(path)[:16]}…): delete it and try again"
+        )
     return path

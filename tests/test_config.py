@@ -59,7 +59,11 @@ def test_mistakes_are_named(argv, message):
 
 def test_mistakes_in_a_file_name_the_file(tmp_path):
     path = tmp_path / "c.py"
-    for text, message in (("nn = 3", "unknown key 'nn' in .*c.py"), ("n = 'a'", "n='a' must be"), ("n = ", "does not run: Syn")):
+    for text, message in (
+        ("nn = 3", "unknown key 'nn' in .*c.py"),
+        ("n = 'a'", "n='a' must be"),
+        ("n = ", "does not run: Syn"),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             config.load(Knobs, [str(path)])

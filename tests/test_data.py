@@ -59,7 +59,24 @@ def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kin
     if kind == "gpt2":
         request.getfixturevalue("gpt2_bpe")
     rng = random.Random(0)
-    words = ["a", "don't", "  ", "\n\n", "\t x", "naïve", "中文字", "12345", "...", "we'll", " ", "\n", "É", "'s", "🙂", "!?\n"]
+    words = [
+        "a",
+        "don't",
+        "  ",
+        "\n\n",
+        "\t x",
+        "naïve",
+        "中文字",
+        "12345",
+        "...",
+        "we'll",
+        " ",
+        "\n",
+        "É",
+        "'s",
+        "🙂",
+        "!?\n",
+    ]
     texts = tmp_path / "texts"
     texts.mkdir()
     for i in range(12):

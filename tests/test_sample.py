@@ -8,7 +8,7 @@ import run
 import sample
 import train
 from data.prepare import folder_main
-from model import SCHEMES, GPT, GPTConfig, draw
+from model import GPT, SCHEMES, GPTConfig, draw
 from sample import SampleConfig
 
 
@@ -76,7 +76,9 @@ def test_a_character_split_over_two_tokens_is_never_printed_broken(runs, monkeyp
     out = io.StringIO()
     seen = []
     monkeypatch.setattr(out, "flush", lambda: seen.append(out.getvalue()))
-    sample.sample(SampleConfig(out_dir=str(runs / "rope"), start="d", num_samples=1, max_new_tokens=len(ids), device="cpu"), out)
+    sample.sample(
+        SampleConfig(out_dir=str(runs / "rope"), start="d", num_samples=1, max_new_tokens=len(ids), device="cpu"), out
+    )
     assert out.getvalue() == f"d{text}\n" and not any("\ufffd" in s for s in seen)
 
 

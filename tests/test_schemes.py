@@ -103,7 +103,9 @@ def reference_logits(model, idx):
         for h in range(H):
             head = slice(h * D, (h + 1) * D)
             for i in range(T):
-                scores = torch.stack([reference_score(scheme, q[i, head], k[j, head], i, j, h, H) for j in range(i + 1)])
+                scores = torch.stack(
+                    [reference_score(scheme, q[i, head], k[j, head], i, j, h, H) for j in range(i + 1)]
+                )
                 out[i, head] = scores.softmax(0) @ v[: i + 1, head]
         x = x + linear(out, f"{name}.attn.c_proj")
         inner = linear(norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")

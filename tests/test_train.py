@@ -32,7 +32,10 @@ def metrics(folder, key):
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_every_scheme_trains(tiny, tmp_path, scheme):
-    assert main([*tiny, f"--pos_scheme={scheme}", f"--out_dir={tmp_path}/r", "--max_iters=60", "--learning_rate=0.01"]) == 0
+    assert (
+        main([*tiny, f"--pos_scheme={scheme}", f"--out_dir={tmp_path}/r", "--max_iters=60", "--learning_rate=0.01"])
+        == 0
+    )
     losses = metrics(tmp_path / "r", "val/loss")
     assert losses[0] == pytest.approx(torch.tensor(25.0).log().item(), abs=0.1)  # uniform over 25 characters
     assert losses[-1] < 2.2
@@ -92,7 +95,9 @@ def test_two_processes_train_as_one_and_either_resumes_the_other(tiny, tmp_path)
     def launch(*flags):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
         env = os.environ | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-        done = subprocess.run([*command, *flags], cwd=Path(train.__file__).parent, env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, *flags], cwd=Path(train.__file__).parent, env=env, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
@@ -120,7 +125,9 @@ def test_a_finished_run_says_so_and_another_is_never_overwritten(tiny, tmp_path,
     capsys.readouterr()
     assert main([*flags, "--log_interval=2", "--eval_interval=2"]) == 0  # these are no other experiment
     assert f"{tmp_path}/r is finished: 6 steps" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"holds another run \(learning_rate 0.004 there, 0.1 now.*--resume.*--overwrite"):
+    with pytest.raises(
+        ValueError, match=r"holds another run \(learning_rate 0.004 there, 0.1 now.*--resume.*--overwrite"
+    ):
         main([*flags, "--learning_rate=0.1"])
     with pytest.raises(ValueError, match="cannot be resumed with another pos_scheme"):
         main([*flags, "--pos_scheme=rope", "--resume"])
@@ -162,7 +169,9 @@ def test_eval_only_is_the_mean_over_all_of_the_validation_text(tiny, tmp_path, c
 def test_log_line_reads_at_a_glance(tiny, tmp_path, capsys):
     main([*tiny, f"--out_dir={tmp_path}/r"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
-    pattern = r"step 3/6 \| train \d\.\d{4} \| val \d\.\d{4} \| lr 4\.0e-03 \| \d+\.\dk tok/s \| \d+% MFU \| 0:\d\d left"
+    pattern = (
+        r"step 3/6 \| train \d\.\d{4} \| val \d\.\d{4} \| lr 4\.0e-03 \| \d+\.\dk tok/s \| \d+% MFU \| 0:\d\d left"
+    )
     assert re.fullmatch(pattern, lines[1]), lines[1]
 
 

@@ -1,0 +1,105 @@
+"""
+Training speed of every scheme, side by side:  python bench.py [config/gpt2.py] [--nanogpt=PATH]
+
+Times whole training steps (forward, backward, clipping, optimizer) on random tokens. The contenders take turns step by
+step, so that a machine whose speed drifts treats them alike; the ratio is the median over rounds of the speed relative to
+`learnable` in the same round. With the path of a nanoGPT checkout, its model and optimizer join in.
+"""
+
+import dataclasses
+import importlib.util
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import config
+import run
+from model import GPT, SCHEMES, GPTConfig
+from train import TrainConfig, model_args
+
+
+@dataclass(frozen=True)
+class BenchConfig(TrainConfig):
+    vocab_size: int = 96  # stdlib_char's
+    rounds: int = 20  # timed steps of each contender
+    nanogpt: str = ""  # a checkout of nanoGPT to measure beside
+
+
+def load_nanogpt(path):
+    """The module model.py of a nanoGPT checkout."""
+    file = Path(path) / "model.py"
+    if not file.is_file():
+        raise ValueError(f"nanogpt={path!r} has no model.py: give the path of a nanoGPT checkout")
+    spec = importlib.util.spec_from_file_location("nanogpt_model", file)
+    module = sys.modules["nanogpt_model"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def contenders(cfg, device):
+    """{name: (model, optimizer)}."""
+    args, betas = model_args(cfg, cfg.vocab_size), (cfg.beta1, cfg.beta2)
+    pairs = {}
+    if cfg.nanogpt:
+        nanogpt = load_nanogpt(cfg.nanogpt)
+        shared = {k: v for k, v in args.items() if k in {f.name for f in dataclasses.fields(nanogpt.GPTConfig)}}
+        model = nanogpt.GPT(nanogpt.GPTConfig(**shared)).to(device)
+        optimizer = model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
+        pairs["nanoGPT"] = model, optimizer
+    for scheme in ["learnable", *(s for s in SCHEMES if s != "learnable")]:
+        model = GPT(GPTConfig(**{**args, "pos_scheme": scheme})).to(device)
+        pairs[scheme] = model, model.configure_optimizer(cfg.weight_decay, cfg.learning_rate, betas)
+    return pairs
+
+
+def main(argv):
+    cfg = config.load(BenchConfig, argv)
+    device = run.pick_device(cfg.device)
+    dtype = run.pick_dtype(cfg.dtype, device)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    pairs = contenders(cfg, device)
+    compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
+    models = {name: torch.compile(model) if compiled else model for name, (model, _) in pairs.items()}
+    x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
+
+    def step(name):
+        """Seconds of one training step."""
+        begin = time.perf_counter()
+        with run.autocast(device, dtype):
+            loss = models[name](x, y)[1]
+        loss.backward()
+        model, optimizer = pairs[name]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    times = {name: [] for name in pairs}
+    for n in range(3 + cfg.rounds):  # the first three warm up
+        for name in pairs:
+            seconds = step(name)
+            if n >= 3:
+                times[name].append(seconds)
+        print(f"\rround {n + 1}/{3 + cfg.rounds} ", end="", file=sys.stderr, flush=True)
+    print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
+    print(
+        f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {device.type}, {str(dtype)[6:]}, compile={compiled}"
+    )
+    print(f"{'':12}{'ms a step':>10}{'tokens/s':>12}{'speed relative to learnable':>30}")
+    for name in pairs:
+        seconds = statistics.median(times[name])
+        ratios = [a / b for a, b in zip(times["learnable"], times[name], strict=True)]
+        rate = cfg.batch_size * cfg.block_size / seconds
+        print(f"{name:12}{1000 * seconds:10.1f}{rate:12,.0f}{statistics.median(ratios):30.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    config.script(main)
