@@ -2,8 +2,8 @@
 Training speed of every scheme, side by side:  python bench.py [config/gpt2.py] [--nanogpt=PATH]
 
 Times whole training steps (forward, backward, clipping, optimizer) on random tokens. The contenders take turns step by
-step, so that a machine whose speed drifts treats them alike; the ratio is the median over rounds of the speed relative to
-`learnable` in the same round. With the path of a nanoGPT checkout, its model and optimizer join in.
+step, so that a machine whose speed drifts treats them alike; the ratio is the median over rounds of the speed relative
+to `learnable` in the same round. With the path of a nanoGPT checkout, its model and optimizer join in.
 """
 
 import dataclasses
@@ -90,7 +90,8 @@ def main(argv):
         print(f"\rround {n + 1}/{3 + cfg.rounds} ", end="", file=sys.stderr, flush=True)
     print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
     print(
-        f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {device.type}, {str(dtype)[6:]}, compile={compiled}"
+        f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {device.type}, {str(dtype)[6:]}"
+        + ", compiled" * compiled
     )
     print(f"{'':12}{'ms a step':>10}{'tokens/s':>12}{'speed relative to learnable':>30}")
     for name in pairs:

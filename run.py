@@ -175,7 +175,7 @@ class Wandb:
                 self._tell(f"wandb is not reachable ({type(error).__name__}), so it logs offline")
                 self.run = start("offline")
             for prefix, step_metric in axes.items():
-                self.run.define_metric(step_metric)
+                self.run.define_metric(step_metric, hidden=True)
                 self.run.define_metric(f"{prefix}/*", step_metric=step_metric)
         except Exception as error:
             self._give_up(error)

@@ -199,7 +199,13 @@ def train(cfg):
     on_gpus = world > 1 and cfg.device in ("auto", "cuda") and torch.cuda.is_available()
     device = run.pick_device(f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else cfg.device)
     dtype = run.pick_dtype(cfg.dtype, device)
+    if world > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if rank > 0:
+            dist.barrier()  # until the first has prepared the data, where it is missing
     dataset = data.load(cfg.dataset)
+    if world > 1 and rank == 0:
+        dist.barrier()
     n_vocab = dataset.tokenizer.n_vocab
     if 0 < cfg.vocab_size < n_vocab:
         raise ValueError(
@@ -218,10 +224,9 @@ def train(cfg):
 
     # Its folder: empty, or holding this very run
     folder, checkpoint = Path(cfg.out_dir), open_folder(cfg, dataset)
-    step, best_val_loss, segment, wandb_id = 0, math.inf, 0, f"{folder.name}-{run.stamp()}"
+    step, best_val_loss, segment = 0, math.inf, 0
     if checkpoint is not None:
-        step, best_val_loss = checkpoint["step"], checkpoint["best_val_loss"]
-        wandb_id, segment = checkpoint["wandb_id"], checkpoint["segment"] + 1
+        step, best_val_loss, segment = checkpoint["step"], checkpoint["best_val_loss"], checkpoint["segment"] + 1
         if step >= cfg.max_iters:
             if rank == 0:
                 print(f"{folder} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
@@ -230,8 +235,6 @@ def train(cfg):
         optimizer.load_state_dict(checkpoint["optimizer"])
     del checkpoint
 
-    if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.backends.cuda.matmul.allow_tf32 = True
     step_model = model
     if cfg.compile if cfg.compile is not None else device.type == "cuda":
@@ -248,7 +251,7 @@ def train(cfg):
         run.keep_metrics_until(folder, step)
         tracker = run.Wandb(
             cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name,
-            wandb_id + (f"-r{segment}" if segment else ""),  # no id is ever used twice
+            f"{folder.name}-{run.stamp()}" + (f"-r{segment}" if segment else ""),  # no id is ever used twice
             "train", dataclasses.asdict(cfg), {"train": "step", "val": "step"},
         )  # fmt: skip
         n_params = sum(p.numel() for p in model.parameters())
@@ -289,8 +292,7 @@ def train(cfg):
                 "best_val_loss": best_val_loss,
                 "tokenizer": dataset.tokenizer.spec | {"hash": data.spec_hash(dataset.tokenizer.spec)},
                 "dataset_hash": dataset.hash,
-                "wandb_id": wandb_id,
-                "segment": segment,
+                "segment": segment,  # how often the run was resumed
             }
             run.save_checkpoint(folder, state, is_best)
 
@@ -360,9 +362,7 @@ def train(cfg):
             print(f"sample    python sample.py --out_dir={folder}\nevaluate  python eval_length.py {folder}")
         print("\n".join(tracker.finish()))
     if world > 1:
-        del step_model  # DDP's threads end before the process group does
         dist.barrier()
-        dist.destroy_process_group()
     return best_val_loss
 
 
@@ -397,7 +397,11 @@ def main(argv):
         saved = run.load_checkpoint(values["out_dir"], "latest")["config"]
         values = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")} | values
     cfg = TrainConfig(**values)
-    (eval_only if cfg.eval_only else train)(cfg)
+    try:
+        (eval_only if cfg.eval_only else train)(cfg)
+    finally:
+        if dist.is_initialized():  # after `train` has let go of DDP, whose threads must end first
+            dist.destroy_process_group()
     return 0
 
 

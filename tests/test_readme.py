@@ -1,0 +1,103 @@
+"""README's commands run as they are written, with few iterations; its example of a scheme is executed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import bench
+import config
+import eval_length
+import sample
+import train
+from model import GPT, SCHEMES, GPTConfig, KVCache
+
+ROOT = Path(train.__file__).parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.S)
+COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.strip()]
+
+
+def commands(script):
+    """The argument lists of every call of a script, loops unrolled to their first turn, comments dropped."""
+    found = []
+    for line in COMMANDS:
+        line = re.sub(r"for (\w+) in (\S+).*?; do", r"\1=\2;", line).split("#")[0]
+        values = dict(re.findall(r"\b(\w)=([^;\s]+);", line))
+        for name, value in values.items():
+            line = line.replace(f"${name}", value)
+        for call in re.split(r";|&&", line):
+            words = shlex.split(call)
+            if script in words:
+                found.append(words[words.index(script) + 1 :])
+    return found
+
+
+def test_the_two_commands_come_first_and_ci_runs_the_second():
+    assert COMMANDS[0].endswith("pip install -r requirements.txt && python train.py config/rope.py")
+    assert COMMANDS[1].endswith("pip install -r requirements-dev.txt && python -m pytest")
+    line = next(line for line in README.splitlines() if "pip install -r requirements-dev.txt" in line)
+    assert line == COMMANDS[1]  # what .ci/run finds
+
+
+@pytest.mark.parametrize("argv", commands("train.py"), ids=" ".join)
+def test_train_commands_are_valid(argv):
+    values, _ = config.parse(train.TrainConfig, argv)
+    train.TrainConfig(**values)
+
+
+@pytest.mark.parametrize("module", [sample, eval_length, bench], ids=lambda m: m.__name__)
+def test_other_commands_are_valid(module):
+    [cls] = [
+        c
+        for c in vars(module).values()
+        if isinstance(c, type) and c.__module__ == module.__name__ and "Config" in c.__name__
+    ]
+    found = commands(f"{module.__name__}.py")
+    assert found
+    for argv in found:
+        config.load(cls, argv, list_field="runs" if module is eval_length else None)
+
+
+def test_prepare_scripts_exist():
+    scripts = re.findall(r"python (data/\w+/prepare\.py)", README)
+    assert scripts and all((ROOT / s).is_file() for s in scripts)
+
+
+def test_main_path_as_written(tiny, tmp_path, monkeypatch, capsys):
+    """Train, sample, evaluate: README's commands with a tiny model, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    paths = {a: f"{ROOT}/{a}" for argv in commands("train.py") for a in argv if a.startswith("config/")}
+    train.main([paths["config/rope.py"], *tiny])
+    sample.main([*commands("sample.py")[0], "--device=cpu"])
+    eval_length.main(["out/rope", "--block_tokens=1", "--blocks=5", "--device=cpu"])
+    assert (tmp_path / "results" / "length.png").exists()
+    capsys.readouterr()
+
+
+@pytest.fixture
+def example():
+    """The scheme of README's example, registered for the length of a test."""
+    [source] = [text for kind, text in BLOCKS if kind == "python" and "PositionScheme" in text]
+    before = dict(SCHEMES)
+    exec(source, {"__name__": "readme"})
+    [name] = SCHEMES.keys() - before.keys()
+    yield name, source
+    SCHEMES.clear()
+    SCHEMES.update(before)
+
+
+def test_the_example_of_a_scheme_is_ten_lines_and_works(example):
+    name, source = example
+    assert len([line for line in source.split("class ")[1].splitlines() if line.strip()]) <= 10
+    model = GPT(GPTConfig(16, 11, 2, 2, 16, pos_scheme=name)).double()
+    idx = torch.randint(11, (2, 40))
+    model(idx, idx)[1].backward()
+    assert all(p.grad.abs().sum() > 0 for p in model.pos.parameters())
+    model.eval()
+    whole, cache = model.hidden(idx), KVCache()
+    chunks = torch.cat([model.hidden(part, cache) for part in idx.split([1, 30, 9], dim=1)], dim=1)
+    torch.testing.assert_close(chunks, whole, rtol=0, atol=1e-9)
+    assert not torch.allclose(whole, GPT(GPTConfig(16, 11, 2, 2, 16, pos_scheme="none")).double().eval().hidden(idx))
