@@ -8,7 +8,6 @@ training length with a 95% band; results/ gets the numbers and the picture. What
 import dataclasses
 import json
 import math
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,25 +164,6 @@ def paired_bands(differences, documents, seed):
 # One run
 
 
-class Progress:
-    """Share of the tokens done and time left, on one line of a terminal's stderr."""
-
-    def __init__(self, label, total):
-        self.label, self.total, self.done, self.begin = label, total, 0, time.perf_counter()
-        self.shown = sys.stderr.isatty()
-
-    def __call__(self, tokens):
-        self.done += tokens
-        elapsed = time.perf_counter() - self.begin
-        left = run.format_seconds(elapsed / self.done * (self.total - self.done))
-        if self.shown:
-            print(f"\r{self.label}: {self.done / self.total:4.0%}, {left} left ", end="", file=sys.stderr, flush=True)
-
-    def close(self):
-        if self.shown:
-            print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
-
-
 def measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant):
     """The run's block losses at every length, from its folder if they are there, else computed and saved there:
     ({length: (blocks,)}, documents (blocks,), share of contexts that cross documents, whether computed now)."""
@@ -211,7 +191,7 @@ def measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant):
     limit = model.pos.max_positions
     defined = [n for n in lengths if limit is None or n <= limit]
     per_length = [longest if cfg.protocol == "nonoverlapping" else n for n in defined]
-    progress = Progress(f"{folder}", blocks * sum(per_length))
+    progress = run.Progress(f"{folder}", blocks * sum(per_length))
     losses = {n: block_losses(cfg, model, split, ends, n, longest, dtype, progress) for n in defined}
     progress.close()
     np.savez(npz_path, ends=ends, documents=documents, **{str(n): v for n, v in losses.items()})

@@ -135,6 +135,25 @@ def format_seconds(seconds):
     return f"{minutes // 60}:{minutes % 60:02}:{s:02}" if minutes >= 60 else f"{minutes}:{s:02}"
 
 
+class Progress:
+    """The share done and the time left, on one line of stderr where that is a terminal."""
+
+    def __init__(self, label, total):
+        self.label, self.total, self.done, self.begin = label, total, 0, time.perf_counter()
+        self.shown = sys.stderr.isatty()
+
+    def __call__(self, more):
+        self.done += more
+        elapsed = time.perf_counter() - self.begin
+        left = format_seconds(elapsed / self.done * (self.total - self.done))
+        if self.shown:
+            print(f"\r{self.label}: {self.done / self.total:4.0%}, {left} left ", end="", file=sys.stderr, flush=True)
+
+    def close(self):
+        if self.shown:
+            print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
+
+
 # ----------------------------------------------------------------------------------------------------------
 # wandb
 

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +102,7 @@ def learning_rate(cfg, step):
 
 
 @torch.no_grad()
-def evaluate(model, split, starts, rows, rank=0, world=1, progress=False):
+def evaluate(model, split, starts, rows, rank=0, world=1, progress=lambda windows: None):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, shared out among the ranks."""
     T, device = model.config.block_size, next(model.parameters()).device
     mine, total = starts[rank::world], 0.0
@@ -112,11 +111,8 @@ def evaluate(model, split, starts, rows, rank=0, world=1, progress=False):
         batch = mine[i : i + rows]
         tokens = torch.from_numpy(split.tokens[batch[:, None] + np.arange(T + 1)].astype(np.int64)).to(device)
         total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
-        if progress:
-            print(f"\r{i + len(batch):,} of {len(mine):,} windows ", end="", file=sys.stderr, flush=True)
+        progress(len(batch))
     model.train()
-    if progress:
-        print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
     return sum_over_ranks(total, world, device) / len(starts)
 
 
@@ -377,8 +373,10 @@ def eval_only(cfg):
     device = run.pick_device(cfg.device)
     model = run.load_model(checkpoint, device)
     starts = data.val_windows(dataset.val, model.config.block_size)
+    progress = run.Progress(checkpoint["path"], len(starts))
     with run.autocast(device, run.pick_dtype(cfg.dtype, device)):
-        loss = evaluate(model, dataset.val, starts, cfg.batch_size, progress=True)
+        loss = evaluate(model, dataset.val, starts, cfg.batch_size, progress=progress)
+    progress.close()
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
     print(
