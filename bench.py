@@ -8,6 +8,7 @@ to `learnable` in the same round. With the path of a nanoGPT checkout, its model
 
 import dataclasses
 import importlib.util
+import math
 import statistics
 import sys
 import time
@@ -73,7 +74,7 @@ def main(argv):
             loss = models[name](x, y)[1]
         loss.backward()
         model, optimizer = pairs[name]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         loss.item()

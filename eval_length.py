@@ -22,18 +22,16 @@ import run
 
 PROTOCOLS = ("fixed", "nonoverlapping")
 RESAMPLES = 4000  # of the bootstrap
-FEWEST_DOCUMENTS = 10  # to resample documents; below it, blocks
+FEWEST_DOCUMENTS = 10  # to resample documents; below it blocks, and the band speaks of these documents only
 
 
 @dataclass(frozen=True)
 class EvalConfig:
     runs: tuple = ()  # run folders: given without a flag
-    protocol: str = (
-        "fixed"  # fixed: the same last tokens at every length; nonoverlapping: all tokens of windows side by side
-    )
+    protocol: str = "fixed"  # the same last tokens at every length; nonoverlapping: all tokens of windows side by side
     lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
     blocks: int = 0  # blocks of targets (fixed; default 512) or of text as long as the longest context (default 64)
-    block_tokens: int = 8  # targets in a block under `fixed`, at most a quarter of the shortest length
+    block_tokens: int = 0  # targets in a block under `fixed`; default: 8, or a quarter of the shortest length if less
     dataset: str = ""  # default: the validation text of the runs' own dataset
     seed: int = 1337  # of the choice of blocks and of the bootstrap
     results_dir: str = "results"
@@ -48,8 +46,7 @@ class EvalConfig:
         config.one_of(PROTOCOLS, self, "protocol")
         config.one_of(run.DTYPES, self, "dtype")
         config.one_of(run.WANDB_MODES, self, "wandb_mode")
-        config.at_least(1, self, "block_tokens")
-        config.at_least(0, self, "seed", "blocks")
+        config.at_least(0, self, "seed", "blocks", "block_tokens")
         if self.blocks == 1:
             raise ValueError("blocks=1 is too few for an interval: at least 2")
 
@@ -71,9 +68,9 @@ def choose_lengths(cfg, training_lengths):
             lengths.add(n)
             n *= 2
     lengths = sorted(lengths | set(training_lengths))
-    if cfg.protocol == "fixed" and 4 * cfg.block_tokens > lengths[0]:
+    if cfg.protocol == "fixed" and lengths[0] < 4 * max(1, cfg.block_tokens):
         raise ValueError(
-            f"block_tokens={cfg.block_tokens} must be at most a quarter of the shortest length, {lengths[0]}: "
+            f"the shortest length, {lengths[0]}, must be at least four times block_tokens={max(1, cfg.block_tokens)}: "
             f"the block's own tokens are part of its context"
         )
     if cfg.protocol == "nonoverlapping" and any(n < 1 or lengths[-1] % n for n in lengths):
@@ -113,14 +110,14 @@ def window_losses(model, tokens, starts, length, scored, dtype, progress):
     budget = 2**17 if device.type == "cuda" else 2**14  # tokens in one forward
     rows, out = max(1, budget // length), []
     for batch in np.split(starts, range(rows, len(starts), rows)):
-        window = torch.from_numpy(tokens[batch[:, None] + np.arange(length + 1)].astype(np.int64)).to(device)
+        window = data.windows(tokens, batch, length, model.config.vocab_size).to(device)
         targets = window[:, -scored:].flatten()
         with run.autocast(device, dtype):
             hidden = model.hidden(window[:, :-1])[:, -scored:].flatten(0, 1)
-            losses = [
-                F.cross_entropy(model.lm_head(h).float(), t, reduction="none")
-                for h, t in zip(hidden.split(4096), targets.split(4096), strict=True)
-            ]
+        losses = [  # in float32, whatever the dtype
+            F.cross_entropy(model.lm_head(h.float()), t, reduction="none")
+            for h, t in zip(hidden.split(4096), targets.split(4096), strict=True)
+        ]
         out.append(torch.cat(losses).view(len(batch), scored).cpu().numpy())
         progress(len(batch) * length)
     return np.concatenate(out)
@@ -164,36 +161,36 @@ def paired_bands(differences, documents, seed):
 # One run
 
 
-def measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant):
+def measure(cfg, folder, checkpoint, dataset, lengths, variant):
     """The run's block losses at every length, from its folder if they are there, else computed and saved there:
     ({length: (blocks,)}, documents (blocks,), share of contexts that cross documents, whether computed now)."""
     split, longest = dataset.val, lengths[-1]
-    stride = cfg.block_tokens if cfg.protocol == "fixed" else longest
-    ends, documents, crossing = choose_ends(split, longest, stride, blocks, cfg.seed)
+    ends, documents, crossing = choose_ends(split, longest, cfg.block_tokens, cfg.blocks, cfg.seed)
+    device = run.pick_device(cfg.device)
+    dtype = run.pick_dtype(cfg.dtype, device)
     key = {
         "checkpoint": data.file_hash(checkpoint["path"]),
         "dataset": dataset.hash,
         "protocol": cfg.protocol,
         "lengths": lengths,
-        "blocks": blocks,
-        "block_tokens": stride,
+        "blocks": cfg.blocks,
+        "block_tokens": cfg.block_tokens,
         "seed": cfg.seed,
-        "dtype": cfg.dtype,
+        "dtype": str(dtype),
     }
     json_path, npz_path = folder / f"{variant}.json", folder / f"{variant}.npz"
     if json_path.is_file() and npz_path.is_file() and json.loads(json_path.read_text()).get("key") == key:
         with np.load(npz_path) as saved:
             return {n: saved[str(n)] for n in lengths if str(n) in saved}, documents, crossing, False
 
-    device = run.pick_device(cfg.device)
-    dtype = run.pick_dtype(cfg.dtype, device)
     model = run.load_model(checkpoint, device)
     limit = model.pos.max_positions
     defined = [n for n in lengths if limit is None or n <= limit]
     per_length = [longest if cfg.protocol == "nonoverlapping" else n for n in defined]
-    progress = run.Progress(f"{folder}", blocks * sum(per_length))
+    progress = run.Progress(f"{folder}", cfg.blocks * sum(per_length))
     losses = {n: block_losses(cfg, model, split, ends, n, longest, dtype, progress) for n in defined}
     progress.close()
+    json_path.unlink(missing_ok=True)  # written last: it vouches for the losses
     np.savez(npz_path, ends=ends, documents=documents, **{str(n): v for n, v in losses.items()})
     run.write_atomically(json_path, json.dumps({"key": key}))
     return losses, documents, crossing, True
@@ -307,23 +304,23 @@ def open_runs(cfg):
     return checkpoints, dataset
 
 
-def report(cfg, dataset, lengths, blocks, documents, crossing, resampled, results, variant):
+def report(cfg, dataset, lengths, documents, crossing, resampled, results, variant):
     """Prints the table; writes the picture, whose path is returned, and the numbers."""
-    what = f"blocks of {cfg.block_tokens} tokens" if cfg.protocol == "fixed" else f"windows of {lengths[-1]:,} tokens"
+    what = f"{cfg.blocks} {'blocks' if cfg.protocol == 'fixed' else 'stretches'} of {cfg.block_tokens:,} tokens"
     units, n_units = resampled
     print(
-        f"\n{cfg.protocol} on {dataset.name}: the same {blocks} {what} at every length, from {documents} documents; "
+        f"\n{cfg.protocol} on {dataset.name}: the same {what} at every length, from {documents} documents; "
         f"{crossing:.0%} of the longest contexts cross documents.\n"
         f"Loss in nats per token, then Δ to the training length with its 95% band (over {n_units} {units}, "
         f"all lengths at once).\n\n{table(results, lengths)}\n"
     )
     base = Path(cfg.results_dir) / variant
-    draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {blocks} {what}, {documents} documents", base)
+    draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base)
     summary = {
         "protocol": cfg.protocol,
         "dataset": dataset.name,
         "dataset_hash": dataset.hash,
-        "blocks": blocks,
+        "blocks": cfg.blocks,
         "documents": documents,
         "crossing": crossing,
         "resampled": {"units": units, "n": n_units},
@@ -338,7 +335,12 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
     checkpoints, dataset = open_runs(cfg)
     lengths = choose_lengths(cfg, {c["model_args"]["block_size"] for c in checkpoints.values()})
-    blocks = cfg.blocks or (512 if cfg.protocol == "fixed" else 64)
+    if cfg.protocol == "fixed":
+        stride, blocks = cfg.block_tokens or min(8, lengths[0] // 4), 512
+    else:
+        stride, blocks = lengths[-1], 64
+    blocks = cfg.blocks or max(2, min(blocks, (len(dataset.val.tokens) - 1) // stride - lengths[-1] // stride))
+    cfg = dataclasses.replace(cfg, blocks=blocks, block_tokens=stride)
     parts = ["length", cfg.protocol if cfg.protocol != "fixed" else "", Path(cfg.dataset).name]
     variant = "-".join(filter(None, parts))  # names the files of this measurement
 
@@ -347,7 +349,7 @@ def main(argv):
     for folder, checkpoint in checkpoints.items():
         name = folder.name if names.count(folder.name) == 1 else str(folder)
         begin, training_length = time.perf_counter(), checkpoint["model_args"]["block_size"]
-        losses, documents, crossing, computed = measure(cfg, folder, checkpoint, dataset, lengths, blocks, variant)
+        losses, documents, crossing, computed = measure(cfg, folder, checkpoint, dataset, lengths, variant)
         rows, *resampled = summarise(losses, documents, lengths, training_length, cfg.seed)
         results[name] = {
             "pos_scheme": checkpoint["model_args"]["pos_scheme"],
@@ -360,7 +362,7 @@ def main(argv):
             closing = log_to_wandb(cfg, folder.name, checkpoint, results[name], lengths, variant)
 
     n_documents = len(np.unique(documents))
-    picture = report(cfg, dataset, lengths, blocks, n_documents, crossing, resampled, results, variant)
+    picture = report(cfg, dataset, lengths, n_documents, crossing, resampled, results, variant)
     if closing:  # something is new: the picture belongs to no single run
         group = group_of(next(iter(checkpoints.values())))
         id = f"compare-{variant}-{run.stamp()}"

@@ -333,7 +333,9 @@ class GPT(nn.Module):
                 std = INIT_STD / math.sqrt(2 * config.n_layer) if residual else INIT_STD
                 nn.init.normal_(p, std=std, generator=generator)
         self.pos = SCHEMES[config.pos_scheme](config)
-        self.pos.init_weights(torch.Generator().manual_seed(seed))
+        self.pos.init_weights(
+            torch.Generator().manual_seed(seed + 1)
+        )  # the backbone's draws again would be its weights
 
     def hidden(self, idx, cache=None):
         """Final hidden states (B, T, C) of the tokens idx (B, T), which follow those already in the cache, so

@@ -52,6 +52,19 @@ def autocast(device, dtype):
 # Checkpoints: tensors and plain types only
 
 
+CHECKPOINT = {
+    "model": dict,
+    "optimizer": dict,
+    "model_args": dict,
+    "config": dict,
+    "step": int,
+    "best_val_loss": float,
+    "tokenizer": dict,
+    "dataset_hash": str,
+    "segment": int,
+}
+
+
 def save_checkpoint(folder, checkpoint, is_best):
     """Writes latest.pt, and best.pt alike where is_best. Either is replaced whole or not at all."""
     latest, best = folder / "latest.pt", folder / "best.pt"
@@ -75,7 +88,7 @@ def load_checkpoint(path, which="best"):
     """The dict in a checkpoint file, or in best.pt or latest.pt of a run folder. ValueError for anything else."""
     path = Path(path)
     if path.is_dir():
-        candidates = [path / f"{which}.pt", path / "latest.pt"]
+        candidates = [path / f"{which}.pt", path / "latest.pt", path / "best.pt"]
         path = next((p for p in candidates if p.is_file()), candidates[0])
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
@@ -84,10 +97,10 @@ def load_checkpoint(path, which="best"):
     except Exception as error:  # whatever a damaged or hostile file provokes
         reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path} is no checkpoint of plain tensors, so nothing of it was loaded ({reason})") from None
-    needed = {"model", "model_args", "config", "step", "tokenizer"}
-    if not isinstance(checkpoint, dict) or needed - checkpoint.keys():
-        lacks = ", ".join(sorted(needed - checkpoint.keys())) if isinstance(checkpoint, dict) else "everything"
-        raise ValueError(f"{path} is no checkpoint of train.py: it lacks {lacks}")
+    given = checkpoint if isinstance(checkpoint, dict) else {}
+    lacking = [key for key, kind in CHECKPOINT.items() if not isinstance(given.get(key), kind)]
+    if lacking:
+        raise ValueError(f"{path} is no checkpoint of train.py: it lacks {', '.join(lacking)}")
     return checkpoint | {"path": str(path)}
 
 
@@ -95,7 +108,9 @@ def load_model(checkpoint, device):
     """The model of a checkpoint, in evaluation mode."""
     try:
         model = GPT(GPTConfig(**checkpoint["model_args"]))
-        model.load_state_dict(checkpoint["model"])
+        # nanoGPT keeps its position embedding in the transformer
+        state = {k.replace("transformer.wpe.", "pos.wpe."): v for k, v in checkpoint["model"].items()}
+        model.load_state_dict(state)
     except (TypeError, RuntimeError) as error:
         raise ValueError(f"{checkpoint['path']} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
     return model.to(device).eval()
@@ -114,8 +129,12 @@ def load_tokenizer(checkpoint):
 
 
 def read_metrics(folder):
-    path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    """The lines of metrics.jsonl; one that was cut short when a process was killed is left out."""
+    path, rows = folder / "metrics.jsonl", []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
 
 
 def keep_metrics_until(folder, step):
@@ -218,7 +237,10 @@ class Wandb:
         self._do(run.finish)
         if charts:
             return [charts]
-        return [f"charts    wandb leet {Path(folder).parent}", f"upload    wandb sync {folder}"]
+        return [
+            f"charts    wandb leet {Path(folder).parent}",
+            f"upload    wandb sync {Path(folder).parent}/offline-run-*",
+        ]
 
     def _do(self, action):
         if self.run is not None:

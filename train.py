@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -23,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import config
 import data
 import run
-from model import GPT, GPTConfig
+from model import GPT, SCHEMES, GPTConfig
 
 VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
 
@@ -66,7 +65,8 @@ class TrainConfig(GPTConfig):
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):
-        model_args(self, max(1, self.vocab_size))  # checks the model's fields
+        args = model_args(self, max(1, self.vocab_size))  # checks the model's fields, and the scheme its own:
+        SCHEMES[self.pos_scheme](GPTConfig(**args))
         config.at_least(
             1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
         )
@@ -104,12 +104,12 @@ def learning_rate(cfg, step):
 @torch.no_grad()
 def evaluate(model, split, starts, rows, rank=0, world=1, progress=lambda windows: None):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, shared out among the ranks."""
-    T, device = model.config.block_size, next(model.parameters()).device
+    c, device = model.config, next(model.parameters()).device
     mine, total = starts[rank::world], 0.0
     model.eval()
     for i in range(0, len(mine), rows):
         batch = mine[i : i + rows]
-        tokens = torch.from_numpy(split.tokens[batch[:, None] + np.arange(T + 1)].astype(np.int64)).to(device)
+        tokens = data.windows(split.tokens, batch, c.block_size, c.vocab_size).to(device)
         total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
         progress(len(batch))
     model.train()
@@ -163,13 +163,13 @@ class Stop:
 def open_folder(cfg, dataset):
     """The checkpoint to go on from, or None for a new run. ValueError where out_dir holds something else."""
     folder = Path(cfg.out_dir)
-    if cfg.overwrite or not (folder / "latest.pt").exists():
+    if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"out_dir={cfg.out_dir} is a file, not a folder")
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
         return None
-    checkpoint = run.load_checkpoint(folder / "latest.pt")
+    checkpoint = run.load_checkpoint(folder, "latest")
     old, new = checkpoint["config"], dataclasses.asdict(cfg)
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
     if checkpoint["dataset_hash"] != dataset.hash and "dataset" not in changed:
@@ -195,6 +195,8 @@ def train(cfg):
     on_gpus = world > 1 and cfg.device in ("auto", "cuda") and torch.cuda.is_available()
     device = run.pick_device(f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else cfg.device)
     dtype = run.pick_dtype(cfg.dtype, device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank > 0:
@@ -320,11 +322,9 @@ def train(cfg):
 
         evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
         logging = evaluating or step % cfg.log_interval == 0
-        if world == 1:
-            stopping = stop.asked
-        elif logging:  # all processes stop after the same step
+        if world == 1 or logging:  # all processes stop after the same step
             stopping = sum_over_ranks(stop.asked, world, device) > 0
-        if logging:
+        if logging or stopping:
             train_loss = sum_over_ranks(loss_sum.item(), world, device) / (step - logged_step) / world
             tokens_per_s = (step - logged_step) * rows * cfg.block_size / (time.perf_counter() - logged_at)
             mfu = tokens_per_s * flops_per_token(model) / (world * peak)
@@ -332,14 +332,14 @@ def train(cfg):
                    "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
                 row["val/loss"] = validate()
+            if not math.isfinite(train_loss + row.get("val/loss", 0.0)):
+                raise ValueError(
+                    f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint stays"
+                )
             left = (time.perf_counter() - begin) / (step - first_step) * (cfg.max_iters - step)
             val = f" | val {row['val/loss']:.4f}" if evaluating else ""
             log(row, f"train {train_loss:.4f}{val} | lr {lr:.1e} | {tokens_per_s / 1e3:.1f}k tok/s | {mfu:.0%} MFU | "
                 f"{run.format_seconds(left)} left")  # fmt: skip
-            if not math.isfinite(train_loss):
-                raise ValueError(
-                    f"the loss is {train_loss} at step {step}: lower --learning_rate; nothing of it is saved"
-                )
             loss_sum.zero_()
             logged_step, logged_at = step, time.perf_counter()
         if evaluating or stopping:
@@ -359,6 +359,8 @@ def train(cfg):
         print("\n".join(tracker.finish()))
     if world > 1:
         dist.barrier()
+    if step < cfg.max_iters:
+        raise KeyboardInterrupt
     return best_val_loss
 
 

@@ -9,23 +9,27 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import os
 import re
 import runpy
+import signal
 import sys
 import typing
 from pathlib import Path
 
 
 def script(main):
-    """Exits with main(argv)'s status. A user's mistake, a ValueError, is one line and status 2, without a traceback."""
+    """Exits with main(argv)'s status. A user's mistake, a ValueError or OSError, is one line and status 2, without a
+    traceback. After Ctrl-C the process dies of the signal, as a shell's loop over runs must see to end, too."""
     try:
         status = main(sys.argv[1:])
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        status = 130
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     sys.exit(status)
 
 

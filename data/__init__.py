@@ -196,6 +196,13 @@ def check_ids(tokens, n_vocab, where):
 # Batches
 
 
+def windows(tokens, starts, length, n_vocab):
+    """The inputs and targets of windows of `length` tokens: (len(starts), length + 1) int64."""
+    rows = tokens[starts[:, None] + np.arange(length + 1)]
+    check_ids(rows, n_vocab, "the text")  # loading has not looked at each id of a large file
+    return torch.from_numpy(rows.astype(np.int64))
+
+
 class Batches:
     """Rows of block_size + 1 tokens, `rows_per_step` a step. Row r of step n depends on (seed, n, r) alone: no state
     has to be saved, and any split of the rows over micro-steps and processes sees the same data. An epoch visits
@@ -215,9 +222,7 @@ class Batches:
     def __call__(self, step, first, last):
         """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
         starts = [self._start(step * self.rows_per_step + r) for r in range(first, last)]
-        rows = self.tokens[np.array(starts)[:, None] + np.arange(self.block_size + 1)]
-        check_ids(rows, self.n_vocab, "the training text")
-        rows = torch.from_numpy(rows.astype(np.int64))
+        rows = windows(self.tokens, np.array(starts), self.block_size, self.n_vocab)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def _start(self, row):

@@ -105,10 +105,12 @@ def split_documents(files, root, val_share=0.1):
         }
     name = {p: os.path.relpath(p, root).replace(os.sep, "/") for p in files}
     wanted, val = val_share * sum(p.stat().st_size for p in files), set()
+    taken = 0
     for p in sorted(files, key=lambda p: hashlib.sha256(name[p].encode()).digest()):
-        if sum(q.stat().st_size for q in val) >= wanted:
-            break
-        val.add(p)
+        size = p.stat().st_size
+        if taken < wanted and taken + size <= 2 * wanted:  # one huge file is not to be all there is
+            val.add(p)
+            taken += size
     return {
         "train": [(p, 0, None) for p in files if p not in val],
         "val": [(p, 0, None) for p in files if p in val],
@@ -192,6 +194,7 @@ class TokenWriter:
 
 def write_dataset(folder, documents, tokenizer, source):
     """Tokenises the documents into `folder`. Nothing of it changes before all is written."""
+    created = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     dtype = "uint16" if tokenizer.n_vocab <= 65536 else "uint32"
     encode = getattr(tokenizer, "encode_plain", tokenizer.encode)
@@ -221,6 +224,8 @@ def write_dataset(folder, documents, tokenizer, source):
             os.replace(file, folder / file.name)
     finally:
         shutil.rmtree(temporary)
+        if created and not any(folder.iterdir()):
+            folder.rmdir()
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
@@ -255,7 +260,9 @@ def shakespeare_main(argv, name, kind):
     parser.add_argument("--file", help="a copy of the text that you have; without it, it is downloaded")
     args = parser.parse_args(argv)
     if args.file:
-        [path] = find_files([args.file], "*")
+        path = Path(args.file)
+        if not path.is_file():
+            raise ValueError(f"--file={args.file}: there is no such file")
     else:
         path = download(SHAKESPEARE_URL, SHAKESPEARE_SHA256, data.folder_of(name) / "input.txt")
     prepare(name, [path], kind, {"text": "tiny shakespeare" if not args.file else path.name}, path.parent)

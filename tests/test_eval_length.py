@@ -14,7 +14,7 @@ import data
 import eval_length as E
 import run
 import train
-from model import SCHEMES
+from model import SCHEMES, GPTConfig
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,8 @@ def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, 
 class KnownModel(torch.nn.Module):
     """Its loss at position p of a window is f(p), whatever the text: logits [log q, log(1−q)…] over three tokens that
     give every target the same probability exp(−f(p))."""
+
+    config = GPTConfig(vocab_size=3)
 
     class pos:
         max_positions = None
@@ -226,7 +228,7 @@ def test_offline_wandb_run_holds_the_curve(runs, tmp_path):
         (["{root}/no_such"], "there is no run folder"),
         (["{root}"], "there is no checkpoint"),
         (["--lengths=a"], "lengths='a' must be whole numbers"),
-        (["--block_tokens=2"], "block_tokens=2 must be at most a quarter of the shortest length, 4"),
+        (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--lengths=16,4096"], "too short for|text has .* lower --blocks or --lengths"),
         (["--lengths=16,24,64", "--protocol=nonoverlapping"], "must all divide the longest"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, nonoverlapping"),

@@ -307,5 +307,13 @@ def test_sinusoidal_table():
     assert products[12] > products[11]  # it does not fall monotonically
 
 
+@pytest.mark.parametrize("scheme", ALL)
+def test_a_schemes_parameters_are_not_the_backbones_draws_again(scheme):
+    model = GPT(GPTConfig(64, 64, 2, 2, 32, pos_scheme=scheme))
+    for name, p in model.pos.named_parameters():
+        n = min(p.numel(), 64)
+        assert not torch.equal(p.flatten()[:n], model.lm_head.weight.flatten()[:n]), name
+
+
 def test_learnable_starts_at_gpt2s_size():
     assert GPT(GPTConfig(256, 50, 1, 2, 64)).pos.wpe.weight.std().item() == pytest.approx(0.02, rel=0.05)

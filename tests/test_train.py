@@ -71,7 +71,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(tiny, tmp_path, monkeypatch, d
         return original(self, step, first, last)
 
     monkeypatch.setattr(data.Batches, "__call__", interrupt)
-    main([*flags, f"--out_dir={tmp_path}/parts"])
+    with pytest.raises(KeyboardInterrupt):
+        main([*flags, f"--out_dir={tmp_path}/parts"])
     out = capsys.readouterr().out
     assert f"stopped and saved at step 5. Go on with:\n  python train.py --resume --out_dir={tmp_path}/parts" in out
     assert run.load_checkpoint(tmp_path / "parts", "latest")["step"] == 5
@@ -234,8 +235,40 @@ def test_checkpoints_that_are_none_are_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match="latest.pt is no checkpoint of plain tensors, so nothing of it was loaded"):
         main([*tiny, f"--out_dir={folder}"])
     torch.save({"model": {}}, folder / "latest.pt")
-    with pytest.raises(ValueError, match="it lacks config, model_args, step, tokenizer"):
+    with pytest.raises(ValueError, match="it lacks optimizer, model_args, config, step"):
         main([*tiny, f"--out_dir={folder}"])
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(tiny, tmp_path, monkeypatch):
+    losses = iter([5.0, 1.0, float("nan")])
+    monkeypatch.setattr(train, "evaluate", lambda *args, **kw: next(losses))
+    with pytest.raises(ValueError, match="the loss is not finite at step 6"):
+        main([*tiny, f"--out_dir={tmp_path}/r"])
+    assert run.load_checkpoint(tmp_path / "r", "latest")["step"] == 3
+    assert "NaN" not in (tmp_path / "r" / "metrics.jsonl").read_text()
+
+
+def test_a_line_cut_short_in_metrics_does_not_stop_a_resume(tiny, tmp_path):
+    main([*tiny, f"--out_dir={tmp_path}/r"])
+    with open(tmp_path / "r" / "metrics.jsonl", "a") as f:
+        f.write('{"step": 6, "tra')
+    main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=9"])
+    assert metrics(tmp_path / "r", "step") == [0, 3, 6, 9]
+
+
+def test_ctrl_c_ends_a_shells_loop(tiny, tmp_path):
+    """The process dies of the signal itself, after it has saved."""
+    command = [sys.executable, "train.py", *tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000", "--log_interval=1"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=Path(train.__file__).parent, env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while "step 1/" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert "stopped and saved at step" in process.communicate()[0]
+    assert process.returncode == -signal.SIGINT
+    assert run.load_checkpoint(tmp_path / "r", "latest")["step"] > 0
 
 
 def test_a_wandb_fault_never_stops_training(tiny, tmp_path, monkeypatch, capsys):
