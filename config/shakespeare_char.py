@@ -1,4 +1,8 @@
-"""nanoGPT's recipe for Tiny Shakespeare by character (10.6M parameters), for a GPU."""
+"""nanoGPT's recipe for Tiny Shakespeare by character (10.6M parameters), for a GPU.
+
+python train.py config/shakespeare_char.py
+nanoGPT reports a best validation loss of 1.4697; not run here yet.
+"""
 
 dataset = "shakespeare_char"
 n_layer = 6
