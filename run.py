@@ -94,9 +94,10 @@ def load_checkpoint(path, which="best"):
         raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged or hostile file provokes
-        reason = str(error).strip().splitlines()[0][:100] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{path} is no checkpoint of plain tensors, so nothing of it was loaded ({reason})") from None
+    except Exception:  # whatever a damaged or hostile file provokes
+        raise ValueError(
+            f"{path} is no checkpoint of plain tensors (damaged, another kind, or with code in it): nothing was loaded"
+        ) from None
     given = checkpoint if isinstance(checkpoint, dict) else {}
     lacking = [key for key, kind in CHECKPOINT.items() if not isinstance(given.get(key), kind)]
     if lacking:

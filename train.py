@@ -332,6 +332,7 @@ def train(cfg):
                    "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
                 row["val/loss"] = validate()
+                peak = max(peak, matmul_peak(device, dtype))  # another process may have had the machine at the start
             if not math.isfinite(train_loss + row.get("val/loss", 0.0)):
                 raise ValueError(
                     f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint stays"

@@ -23,6 +23,9 @@ def script(main):
     traceback. After Ctrl-C the process dies of the signal, as a shell's loop over runs must see to end, too."""
     try:
         status = main(sys.argv[1:])
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         status = 2

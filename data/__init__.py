@@ -49,7 +49,7 @@ class CharTokenizer:
         unknown = codes[self.codes[ids] != codes]
         if len(unknown):
             raise ValueError(
-                f"the tokenizer does not know {''.join(map(chr, np.unique(unknown)[:20]))!r}; "
+                f"the tokenizer does not know {''.join(dict.fromkeys(map(chr, unknown)))[:20]!r}; "
                 f"it knows these {self.n_vocab} characters: {self.chars!r}"
             )
         return ids
@@ -160,10 +160,9 @@ def _how_to_prepare(folder):
     if script.is_file():
         return f"run  python data/{folder.name}/prepare.py"
     prepared = sorted(p.parent.name for p in ROOT.glob("*/meta.json"))
-    shipped = sorted(p.parent.name for p in ROOT.glob("*/prepare.py") if p.parent.name != "folder")
     return (
-        f"there is no {folder}. Datasets are: {', '.join(sorted({*prepared, *shipped}))}. "
-        f"For your own text: python data/folder/prepare.py PATH --name=NAME"
+        f"there is no {folder}. Prepared are: {', '.join(prepared) or 'none'}. "
+        f"For your own text: python data/folder/prepare.py PATH --name={folder.name}"
     )
 
 

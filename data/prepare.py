@@ -249,14 +249,21 @@ def prepare_stdlib():
 # The commands
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells of a mistake in one line, as the other scripts do."""
+
+    def error(self, message):
+        raise ValueError(f"{message}; --help tells more")
+
+
 def stdlib_main(argv):
-    argparse.ArgumentParser(description="The source of Python's standard library, by character.").parse_args(argv)
+    Parser(description="The source of Python's standard library, by character.").parse_args(argv)
     prepare_stdlib()
     return 0
 
 
 def shakespeare_main(argv, name, kind):
-    parser = argparse.ArgumentParser(description=f"Tiny Shakespeare (1.1 MB): data/{name}, tokenizer {kind}.")
+    parser = Parser(description=f"Tiny Shakespeare (1.1 MB): data/{name}, tokenizer {kind}.")
     parser.add_argument("--file", help="a copy of the text that you have; without it, it is downloaded")
     args = parser.parse_args(argv)
     if args.file:
@@ -270,7 +277,7 @@ def shakespeare_main(argv, name, kind):
 
 
 def folder_main(argv):
-    parser = argparse.ArgumentParser(description="Your own text files, as data/NAME.")
+    parser = Parser(description="Your own text files, as data/NAME.")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a text file, or a folder of them")
     parser.add_argument("--glob", default="*.txt", help="which files of a folder (default: %(default)s)")
     parser.add_argument("--tokenizer", default="char", help="char, gpt2, or bpe:N, trained here (default: %(default)s)")

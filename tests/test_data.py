@@ -127,6 +127,7 @@ def test_stdlib_is_code_without_tests_and_packages():
         (["{texts}", "--tokenizer=bpe:100"], "N at least 257"),
         (["{texts}", "--tokenizer=bpe:60000"], "too small for --tokenizer=bpe:60000"),
         (["{binary}"], "is not UTF-8 text"),
+        (["--name=x"], "the following arguments are required: PATH"),
         (["{texts}", "--name=folder"], "is a dataset of this code"),
         (["{texts}", "--name=a b"], "must be of letters"),
     ],
@@ -207,7 +208,7 @@ def test_damaged_or_missing_meta_is_named(copy):
     (copy / "meta.json").write_text("{")
     with pytest.raises(ValueError, match="meta.json is damaged"):
         data.load(str(copy))
-    with pytest.raises(ValueError, match="'no_such' is not prepared: there is no .*For your own text"):
+    with pytest.raises(ValueError, match="'no_such' is not prepared: there is no .*Prepared are: .*For your own text"):
         data.load("no_such")
 
 

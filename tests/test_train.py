@@ -232,7 +232,9 @@ def test_checkpoints_that_are_none_are_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match="latest.pt is no checkpoint of plain tensors"):
         main([*tiny, f"--out_dir={folder}"])
     torch.save({"model": Path}, folder / "latest.pt")  # a pickle with code in it
-    with pytest.raises(ValueError, match="latest.pt is no checkpoint of plain tensors, so nothing of it was loaded"):
+    with pytest.raises(
+        ValueError, match="latest.pt is no checkpoint of plain tensors .*with code in it.: nothing was loaded"
+    ):
         main([*tiny, f"--out_dir={folder}"])
     torch.save({"model": {}}, folder / "latest.pt")
     with pytest.raises(ValueError, match="it lacks optimizer, model_args, config, step"):
