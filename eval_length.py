@@ -6,6 +6,7 @@ training length with a 95% band; results/ gets the numbers and the picture. What
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -26,7 +27,7 @@ FEWEST_DOCUMENTS = 10  # to resample documents; below it blocks, and the band sp
 
 
 @dataclass(frozen=True)
-class EvalConfig:
+class EvalConfig(run.Overrides):
     runs: tuple = ()  # run folders: given without a flag
     protocol: str = "fixed"  # the same last tokens at every length; nonoverlapping: all tokens of windows side by side
     lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
@@ -41,6 +42,7 @@ class EvalConfig:
     wandb_project: str = "length"
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.runs:
             raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
         config.one_of(PROTOCOLS, self, "protocol")
@@ -161,7 +163,20 @@ def paired_bands(differences, documents, seed):
 # One run
 
 
-def measure(cfg, folder, checkpoint, dataset, lengths, variant):
+def variant_of(cfg):
+    """Names the files of a measurement: length, and whatever differs from the defaults."""
+    parts = [
+        "" if cfg.protocol == "fixed" else cfg.protocol,
+        Path(cfg.dataset).name,
+        "" if cfg.window is None else f"window{cfg.window}",
+        cfg.rope_scaling.replace(",", "-"),
+        "" if cfg.rope_factor == "auto" else f"x{cfg.rope_factor}",
+        "" if cfg.rope_theta is None else f"theta{cfg.rope_theta:g}",
+    ]
+    return "-".join(["length", *filter(None, parts)])
+
+
+def measure(cfg, folder, checkpoint, dataset, lengths):
     """The run's block losses at every length, from its folder if they are there, else computed and saved there:
     ({length: (blocks,)}, documents (blocks,), share of contexts that cross documents, whether computed now)."""
     split, longest = dataset.val, lengths[-1]
@@ -177,7 +192,9 @@ def measure(cfg, folder, checkpoint, dataset, lengths, variant):
         "block_tokens": cfg.block_tokens,
         "seed": cfg.seed,
         "dtype": str(dtype),
+        "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     }
+    variant = variant_of(cfg)
     json_path, npz_path = folder / f"{variant}.json", folder / f"{variant}.npz"
     if json_path.is_file() and npz_path.is_file() and json.loads(json_path.read_text()).get("key") == key:
         with np.load(npz_path) as saved:
@@ -188,7 +205,10 @@ def measure(cfg, folder, checkpoint, dataset, lengths, variant):
     defined = [n for n in lengths if limit is None or n <= limit]
     per_length = [longest if cfg.protocol == "nonoverlapping" else n for n in defined]
     progress = run.Progress(f"{folder}", cfg.blocks * sum(per_length))
-    losses = {n: block_losses(cfg, model, split, ends, n, longest, dtype, progress) for n in defined}
+    losses = {}
+    for n in defined:
+        run.override(model, cfg, n, checkpoint["path"])
+        losses[n] = block_losses(cfg, model, split, ends, n, longest, dtype, progress)
     progress.close()
     json_path.unlink(missing_ok=True)  # written last: it vouches for the losses
     np.savez(npz_path, ends=ends, documents=documents, **{str(n): v for n, v in losses.items()})
@@ -211,22 +231,24 @@ def summarise(losses, documents, lengths, training_length, seed):
 # What a person sees
 
 
-def table(results, lengths):
-    """Context length × run: loss, and Δ to the training length with its band."""
-    names = list(results)
-    lines = ["context  " + "".join(f"{name:>24}" for name in names)]
-    for n in lengths:
-        cells = []
-        for name in names:
-            row = results[name]["rows"][n]
-            if row is None:
-                cells.append("—")
-            elif n == results[name]["training_length"]:
-                cells.append(f"{row['loss']:.3f}  training length")
-            else:
-                cells.append(f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}")
-        lines.append(f"{n:7}  " + "".join(f"{cell:>24}" for cell in cells))
-    return "\n".join(lines)
+def table(results, lengths, columns=4):
+    """Context length × run, a few runs beside each other: loss, and Δ to the training length with its band."""
+
+    def cell(result, n):
+        row = result["rows"][n]
+        if row is None:
+            return "—"
+        if n == result["training_length"]:
+            return f"{row['loss']:.3f}  training length"
+        return f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}"
+
+    names, tables = list(results), []
+    for some in (names[i : i + columns] for i in range(0, len(names), columns)):
+        lines = ["context  " + "".join(f"{name:>24}" for name in some)]
+        for n in lengths:
+            lines.append(f"{n:7}  " + "".join(f"{cell(results[name], n):>24}" for name in some))
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
@@ -244,7 +266,8 @@ def draw(results, lengths, title, base):
         loss, band = (np.array([math.nan if r is None else r[key] for r in rows]) for key in ("loss", "band"))
         color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
         undefined = "" if None not in rows else f" (undefined past {result['training_length']})"
-        axes.plot(lengths, loss, color=color, marker=marker, markersize=5, label=name + undefined)
+        style = ("-", "--", ":")[i // len(COLORS) % 3]
+        axes.plot(lengths, loss, style, color=color, marker=marker, markersize=5, label=name + undefined)
         axes.fill_between(lengths, loss - band, loss + band, color=color, alpha=0.2, linewidth=0)
     for n in sorted({r["training_length"] for r in results.values()}):
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
@@ -304,7 +327,7 @@ def open_runs(cfg):
     return checkpoints, dataset
 
 
-def report(cfg, dataset, lengths, documents, crossing, resampled, results, variant):
+def report(cfg, dataset, lengths, documents, crossing, resampled, results):
     """Prints the table; writes the picture, whose path is returned, and the numbers."""
     what = f"{cfg.blocks} {'blocks' if cfg.protocol == 'fixed' else 'stretches'} of {cfg.block_tokens:,} tokens"
     units, n_units = resampled
@@ -314,7 +337,7 @@ def report(cfg, dataset, lengths, documents, crossing, resampled, results, varia
         f"Loss in nats per token, then Δ to the training length with its 95% band (over {n_units} {units}, "
         f"all lengths at once).\n\n{table(results, lengths)}\n"
     )
-    base = Path(cfg.results_dir) / variant
+    base = Path(cfg.results_dir) / variant_of(cfg)
     draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base)
     summary = {
         "protocol": cfg.protocol,
@@ -327,7 +350,7 @@ def report(cfg, dataset, lengths, documents, crossing, resampled, results, varia
         "runs": results,
     }
     run.write_atomically(base.with_suffix(".json"), json.dumps(summary, indent=1, allow_nan=False))
-    print(f"picture   {base}.png\nnumbers   {base}.json; each block's loss: {variant}.npz in the run folders")
+    print(f"picture   {base}.png\nnumbers   {base}.json; each block's loss: .npz files in the run folders")
     return base.with_suffix(".png")
 
 
@@ -341,15 +364,18 @@ def main(argv):
         stride, blocks = lengths[-1], 64
     blocks = cfg.blocks or max(2, min(blocks, (len(dataset.val.tokens) - 1) // stride - lengths[-1] // stride))
     cfg = dataclasses.replace(cfg, blocks=blocks, block_tokens=stride)
-    parts = ["length", cfg.protocol if cfg.protocol != "fixed" else "", Path(cfg.dataset).name]
-    variant = "-".join(filter(None, parts))  # names the files of this measurement
+    variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in cfg.rope_scaling.split(",")]
+    for checkpoint in checkpoints.values():  # what does not fit a run is told before any is measured
+        for one in variants:
+            run.override(run.load_model(checkpoint, torch.device("cpu")), one, lengths[-1], checkpoint["path"])
 
     results, closing = {}, []
     names = [folder.name for folder in checkpoints]
-    for folder, checkpoint in checkpoints.items():
+    for (folder, checkpoint), one in itertools.product(checkpoints.items(), variants):
         name = folder.name if names.count(folder.name) == 1 else str(folder)
+        name += f" {one.rope_scaling}" if len(variants) > 1 else ""
         begin, training_length = time.perf_counter(), checkpoint["model_args"]["block_size"]
-        losses, documents, crossing, computed = measure(cfg, folder, checkpoint, dataset, lengths, variant)
+        losses, documents, crossing, computed = measure(one, folder, checkpoint, dataset, lengths)
         rows, *resampled = summarise(losses, documents, lengths, training_length, cfg.seed)
         results[name] = {
             "pos_scheme": checkpoint["model_args"]["pos_scheme"],
@@ -357,15 +383,15 @@ def main(argv):
             "step": checkpoint["step"],
             "rows": rows,
         }
-        print(f"{folder}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
+        print(f"{name}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
         if computed:
-            closing = log_to_wandb(cfg, folder.name, checkpoint, results[name], lengths, variant)
+            closing = log_to_wandb(one, folder.name, checkpoint, results[name], lengths, variant_of(one))
 
     n_documents = len(np.unique(documents))
-    picture = report(cfg, dataset, lengths, n_documents, crossing, resampled, results, variant)
+    picture = report(cfg, dataset, lengths, n_documents, crossing, resampled, results)
     if closing:  # something is new: the picture belongs to no single run
         group = group_of(next(iter(checkpoints.values())))
-        id = f"compare-{variant}-{run.stamp()}"
+        id = f"compare-{variant_of(cfg)}-{run.stamp()}"
         tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "comparison", {"runs": names}, {})
         tracker.image("length/picture", picture)
         closing = tracker.finish()

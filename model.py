@@ -15,7 +15,7 @@ Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C =
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.nn as nn
@@ -35,6 +35,13 @@ class GPTConfig:
     dropout: float = 0.0
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
     pos_scheme: str = "learnable"  # where position enters the model, see SCHEMES
+    pos_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 leaves positions out of every fourth layer
+    window: int = 0  # a query sees only the last `window` keys; 0: all
+    window_pattern: str = ""  # likewise: 1110 lets every fourth layer see all keys
+    rope_theta: float = 10000.0  # rope's base
+    rope_scaling: str = "none"  # rope past rope_block_size: none, linear (PI), ntk, yarn
+    rope_factor: float = 1.0  # how many times rope_block_size the context is to reach
+    rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
 
     def __post_init__(self):
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
@@ -46,6 +53,22 @@ class GPTConfig:
             raise ValueError(f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}")
         if self.pos_scheme not in SCHEMES:
             raise ValueError(f"pos_scheme={self.pos_scheme!r} is not one of: {', '.join(SCHEMES)}")
+        scheme = SCHEMES[self.pos_scheme]
+        for f in fields(self):
+            owners = [name for name, cls in SCHEMES.items() if f.name in cls.options]
+            if owners and self.pos_scheme not in owners and getattr(self, f.name) != f.default:
+                raise ValueError(f"{f.name} is an option of pos_scheme={owners[0]}, not of {self.pos_scheme}")
+        for name in ("pos_pattern", "window_pattern"):
+            if set(getattr(self, name)) - set("01"):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be of 1s and 0s, such as 1110")
+        if "0" in self.pos_pattern and scheme.embed is not PositionScheme.embed:
+            raise ValueError(f"pos_pattern={self.pos_pattern!r}: {self.pos_scheme} enters once, at the embedding")
+        if self.window < 0:
+            raise ValueError(f"window={self.window} must be at least 0")
+
+    def layers(self, pattern):
+        """Whether the pattern is on, layer by layer."""
+        return [not pattern or pattern[layer % len(pattern)] == "1" for layer in range(self.n_layer)]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -58,6 +81,7 @@ class PositionScheme(nn.Module):
     """The hooks through which a scheme acts on the model. Each one here does nothing."""
 
     max_positions = None  # how many positions the scheme is defined for; None: any number
+    options = ()  # fields of GPTConfig that this scheme alone reads
     no_decay = ()  # names of its parameters that get no weight decay
 
     def __init_subclass__(cls, name):
@@ -91,12 +115,10 @@ class NoPE(PositionScheme, name="none"):
     Kazemnejad et al. 2023 (arXiv 2305.19466)."""
 
 
-def angles(pos, dim):
-    """p·10000^(-2i/dim) for p in pos (T,) and i < dim/2: (T, dim/2) radians, in float64 where the device has it.
-    A low i turns fast, a high i slowly."""
-    dtype = torch.float32 if pos.device.type == "mps" else torch.float64
-    i = torch.arange(dim // 2, device=pos.device, dtype=dtype)
-    return pos.to(dtype)[:, None] * 10000.0 ** (-2 * i / dim)
+def frequencies(dim, device, theta=10000.0):
+    """θ_i = theta^(-2i/dim) for i < dim/2, in float64 where the device has it. A low i turns fast, a high i slowly."""
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    return theta ** (-2 * torch.arange(dim // 2, device=device, dtype=dtype) / dim)
 
 
 class Sinusoidal(PositionScheme, name="sinusoidal"):
@@ -115,7 +137,7 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
             raise ValueError(f"n_embd={config.n_embd} must be even: sinusoidal pairs its channels")
 
     def embed(self, x, pos):
-        a = angles(pos, x.size(-1))
+        a = pos[:, None] * frequencies(x.size(-1), pos.device)
         table = torch.stack((a.sin(), a.cos()), dim=-1).flatten(-2)  # (T, C), interleaved
         return x + self.amplitude * table.to(x.dtype)
 
@@ -133,10 +155,37 @@ class Learnable(PositionScheme, name="learnable"):
         return x + self.wpe(pos)
 
 
-def precompute_freqs_cis(pos, head_size):
-    """e^(i·p·θ_j), θ_j = 10000^(-2j/D): (T, D/2) complex64."""
-    a = angles(pos, head_size)
-    return torch.polar(torch.ones_like(a), a).to(torch.complex64)
+def rope_frequencies(config, device):
+    """RoPE's frequencies (D/2,) and the factor on q and on k under config.rope_scaling, with s = rope_factor:
+
+    linear: p → p/s, position interpolation. Chen et al. 2023 (arXiv 2306.15595).
+    ntk: theta → theta·s^(D/(D−2)), so that the slowest pair is slowed by s and the fastest not at all. bloc97 2023.
+    yarn: pairs that turn more than 32 times within the training length stay, those that turn less than once are slowed
+    by s, a ramp between, linear in the pair index as in the authors' code (the paper's text: in the number of turns);
+    and q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
+    """
+    D, theta, s = config.n_embd // config.n_head, config.rope_theta, config.rope_factor
+    plain = frequencies(D, device, theta)
+    if config.rope_scaling == "linear":
+        return plain / s, 1.0
+    if config.rope_scaling == "ntk":
+        return frequencies(D, device, theta * s ** (D / (D - 2))), 1.0
+    if config.rope_scaling == "yarn":
+        L = config.rope_block_size or config.block_size
+
+        def pair_that_turns(times):
+            return D * math.log(L / (2 * math.pi * times)) / (2 * math.log(theta))
+
+        low, high = max(0, math.floor(pair_that_turns(32))), min(D - 1, math.ceil(pair_that_turns(1)))
+        ramp = ((torch.arange(D // 2, device=device) - low) / max(high - low, 0.001)).clamp(0, 1)
+        return plain * (1 - ramp) + plain / s * ramp, 0.1 * math.log(s) + 1
+    return plain, 1.0
+
+
+def precompute_freqs_cis(pos, freqs, size=1.0):
+    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
+    angles = pos[:, None] * freqs
+    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
 
 
 def apply_rotary_emb(q, k, freqs_cis):
@@ -152,19 +201,33 @@ def apply_rotary_emb(q, k, freqs_cis):
 
 class RoPE(PositionScheme, name="rope"):
     """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: q and k are turned by angles proportional to
-    their positions, so that q_i·k_j depends on the positions through i−j alone."""
+    their positions, so that q_i·k_j depends on the positions through i−j alone. Scaling: see rope_frequencies."""
+
+    options = ("rope_theta", "rope_scaling", "rope_factor", "rope_block_size")
 
     def __init__(self, config):
         super().__init__(config)
-        self.head_size = config.n_embd // config.n_head
-        if self.head_size % 2:
+        self.config = config
+        head_size = config.n_embd // config.n_head
+        if head_size % 2:
             raise ValueError(
-                f"the head size n_embd/n_head = {config.n_embd}/{config.n_head} = {self.head_size} must be even: "
+                f"the head size n_embd/n_head = {config.n_embd}/{config.n_head} = {head_size} must be even: "
                 f"rope turns pairs of channels"
+            )
+        if config.rope_scaling not in ("none", "linear", "ntk", "yarn"):
+            raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
+        if config.rope_scaling == "none" and config.rope_factor != 1:
+            raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
+        if config.rope_scaling == "ntk" and head_size == 2:
+            raise ValueError("rope_scaling=ntk needs a head size of at least 4: one pair has nothing to spread over")
+        if config.rope_factor < 1 or config.rope_theta <= 1 or config.rope_block_size < 0:
+            raise ValueError(
+                f"rope_factor={config.rope_factor} must be at least 1, rope_theta={config.rope_theta} more than 1, "
+                f"rope_block_size={config.rope_block_size} not negative"
             )
 
     def prepare(self, q_pos, k_pos):
-        return precompute_freqs_cis(q_pos, self.head_size)
+        return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))
 
     def rotate(self, q, k, prepared):
         return apply_rotary_emb(q, k, prepared)
@@ -206,6 +269,64 @@ class ALiBi(PositionScheme, name="alibi"):
         return torch.cat((q, q_channels), dim=-1), torch.cat((k, k_channels), dim=-1)
 
 
+class T5(PositionScheme, name="t5"):
+    """Raffel et al. 2020 (arXiv 1910.10683): scores + b[bucket(i−j), h], one learned table for all layers. Of the 32
+    causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last holds all beyond.
+
+    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is kept at 1/16 of
+    its size: a step of Adam moves a parameter by the learning rate at most, and biases are whole nats.
+    """
+
+    n_buckets, max_distance, size = 32, 128, 16
+    no_decay = ("table",)
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
+
+    def prepare(self, q_pos, k_pos):
+        """The bias by distance 0 … S−1: (S, H)."""
+        n, exact = torch.arange(len(k_pos), device=k_pos.device), self.n_buckets // 2
+        far = (n.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.n_buckets - exact)
+        bucket = torch.where(n < exact, n, (exact + far.long()).clamp(max=self.n_buckets - 1))
+        return self.size * F.embedding(bucket, self.table)
+
+    def bias(self, q, k, q_pos, k_pos, prepared, layer):
+        distance = (q_pos[:, None] - k_pos).clamp(min=0)
+        return F.embedding(distance, prepared).permute(2, 0, 1)[None]  # (1, H, queries, keys)
+
+
+class TransformerXL(PositionScheme, name="transformer_xl"):
+    """Dai et al. 2019 (arXiv 1901.02860): scores (q·k + q·r + u·k + v·r)/sqrt(D) with r = W_r·R(i−j), R the sinusoids
+    [sin ‖ cos] of the distance, W_r learned per layer, u and v learned once. No segment memory here."""
+
+    no_decay = ("u", "v")
+
+    def __init__(self, config):
+        super().__init__(config)
+        C, H = config.n_embd, config.n_head
+        if C % 2:
+            raise ValueError(f"n_embd={C} must be even: transformer_xl pairs its channels")
+        self.w_r = nn.Parameter(torch.empty(config.n_layer, C, C))
+        self.u, self.v = nn.Parameter(torch.empty(H, C // H)), nn.Parameter(torch.empty(H, C // H))
+
+    def prepare(self, q_pos, k_pos):
+        """r of every layer by distance S−1 … 0: (n_layer, H, D, S)."""
+        distance = torch.arange(len(k_pos), device=k_pos.device).flip(0)
+        a = distance[:, None] * frequencies(self.w_r.size(1), k_pos.device)
+        R = torch.cat((a.sin(), a.cos()), dim=-1).to(self.w_r.dtype)  # (S, C)
+        return (self.w_r @ R.T).unflatten(1, self.u.shape)
+
+    def bias(self, q, k, q_pos, k_pos, prepared, layer):
+        Q, K = len(q_pos), len(k_pos)  # both run to the same position without a gap
+        by_distance = (q + self.v[:, None]) @ prepared[layer, ..., -K:]  # (B, H, Q, K), distance K−1 … 0
+        # The paper's relative shift: key c is at distance K−Q+r−c from query r, which is column Q−1−r+c. What it puts
+        # above the diagonal is rubbish, and masked.
+        shifted = F.pad(by_distance, (0, Q)).flatten(-2)[..., Q - 1 : -1].unflatten(-1, (Q, K + Q - 1))[..., :K]
+        by_key = self.u[:, None] @ k.mT  # (B, H, 1, K)
+        return (shifted + by_key) / math.sqrt(q.size(-1))
+
+
 # ----------------------------------------------------------------------------------------------------------
 # The model
 
@@ -216,48 +337,53 @@ class KVCache:
 
     def __init__(self):
         self.pos = 0
-        self.stores = {}  # (layer, 0 for keys or 1 for values) -> (B, H, capacity, width)
+        self.stores = {}  # (layer, 0 for keys or 1 for values) -> buffer (B, H, capacity, width), first, last + 1
 
-    def append(self, layer, k, v):
-        """Adds the new k and v (B, H, T, ·) of a layer; returns all of them, (B, H, pos + T, ·)."""
-        return self._append((layer, 0), k), self._append((layer, 1), v)
+    def append(self, layer, k, v, keep):
+        """Adds the new k and v (B, H, T, ·) of a layer; returns those kept and the new ones, (B, H, S, ·). Of
+        these only the last `keep` stay for the next call (None: all)."""
+        return self._append((layer, 0), k, keep), self._append((layer, 1), v, keep)
 
-    def _append(self, key, new):
-        end = self.pos + new.size(2)
-        old = self.stores.get(key)
-        if old is None or old.size(2) < end:  # room for twice as many, so that appending costs O(1) a token
-            self.stores[key] = new.new_empty(*new.shape[:2], 2 * end, new.size(3))
-            if old is not None:
-                self.stores[key][:, :, : self.pos] = old[:, :, : self.pos]
-        self.stores[key][:, :, self.pos : end] = new
-        return self.stores[key][:, :, :end]
+    def _append(self, key, new, keep):
+        store, first, last = self.stores.get(key, (new[:, :, :0], 0, 0))
+        end = last + new.size(2)
+        if end > store.size(2):  # room for twice as many, so that appending costs O(1) a token
+            grown = new.new_empty(*new.shape[:2], 2 * (end - first), new.size(3))
+            grown[:, :, : last - first] = store[:, :, first:last]
+            store, first, last, end = grown, 0, last - first, end - first
+        store[:, :, last:end] = new
+        self.stores[key] = store, first if keep is None else max(first, end - keep), end
+        return store[:, :, first:end]
 
 
-def attend(q, k, v, q_pos, k_pos, scheme, prepared, layer, dropout_p):
-    """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D): (B, H, T, D).
+def attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, dropout_p):
+    """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), the last `window` of them (0: all):
+    (B, H, T, D).
 
-    W is D, or more where the scheme widened q and k. Without a bias and without a cache this is one flash
-    call. Else blocks of queries attend one after the other, each with the mask and bias of that block only,
-    so that no (T, S) tensor exists.
+    W is D, or more where the scheme widened q and k. Without a bias, a cache or a window this is one flash call. Else
+    blocks of queries attend one after the other, each to the keys that it can see, with the mask and bias of that
+    block only: no (T, S) tensor exists, and a window costs T·window.
     """
     T, S, D = q.size(2), k.size(2), v.size(3)
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels want equal widths
     scale = 1 / math.sqrt(D)
+    window = window or S
     biased = type(scheme).bias is not PositionScheme.bias
-    if not biased and T in (1, S):  # a single query sees every key
+    if not biased and T in (1, S) and S <= window:  # a single query sees every key
         y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)
     else:
         blocks = []
         for start in range(0, T, QUERY_BLOCK):
             end = min(T, start + QUERY_BLOCK)
-            seen = slice(S - T + end)  # the keys up to the block's last query
-            queries, pos = q[:, :, start:end], q_pos[start:end]
-            mask = (pos[:, None] >= k_pos[seen])[None, None]  # four dimensions keep the fast kernel
+            seen = slice(max(0, S - T + start - window + 1), S - T + end)  # keys that any of the block's queries sees
+            queries, keys, pos = q[:, :, start:end], k[:, :, seen], q_pos[start:end]
+            distance = pos[:, None] - k_pos[seen]
+            mask = ((distance >= 0) & (distance < window))[None, None]  # four dimensions keep the fast kernel
             if biased:
-                bias = scheme.bias(queries, k[:, :, seen], pos, k_pos[seen], prepared, layer)
+                bias = scheme.bias(queries, keys, pos, k_pos[seen], prepared, layer)
                 mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
-            y = F.scaled_dot_product_attention(queries, k[:, :, seen], v[:, :, seen], mask, dropout_p, scale=scale)
+            y = F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale)
             blocks.append(y)
         y = torch.cat(blocks, dim=2)
     return y[..., :D]
@@ -272,14 +398,15 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, scheme, prepared, q_pos, k_pos, layer, cache):
+    def forward(self, x, scheme, prepared, q_pos, k_pos, window, layer, cache):
         q, k, v = (  # each (B, T, C) -> (B, H, T, D)
             t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1)
         )
         q, k = scheme.rotate(q, k, prepared)
         if cache is not None:
-            k, v = cache.append(layer, k, v)
-        y = attend(q, k, v, q_pos, k_pos, scheme, prepared, layer, self.dropout if self.training else 0.0)
+            k, v = cache.append(layer, k, v, keep=window - 1 if window else None)
+        k_pos = k_pos[len(k_pos) - k.size(2) :]
+        y = attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(-2)  # (B, T, C)
         return self.resid_dropout(self.c_proj(y))
 
@@ -333,25 +460,35 @@ class GPT(nn.Module):
                 std = INIT_STD / math.sqrt(2 * config.n_layer) if residual else INIT_STD
                 nn.init.normal_(p, std=std, generator=generator)
         self.pos = SCHEMES[config.pos_scheme](config)
-        self.pos.init_weights(
-            torch.Generator().manual_seed(seed + 1)
-        )  # the backbone's draws again would be its weights
+        # the backbone's own draws again would be its weights
+        self.pos.init_weights(torch.Generator().manual_seed(seed + 1))
+        self.no_pos = PositionScheme(config)  # of the layers that pos_pattern leaves out
+
+    def override(self, **changes):
+        """The model itself under another window, other patterns or options: nothing that is learned changes."""
+        self.config = replace(self.config, **changes)
+        pos = SCHEMES[self.config.pos_scheme](self.config).to(self.lm_head.weight)  # its device and dtype
+        pos.load_state_dict(self.pos.state_dict())
+        self.pos = pos
+        return self
 
     def hidden(self, idx, cache=None):
         """Final hidden states (B, T, C) of the tokens idx (B, T), which follow those already in the cache, so
         that a caller scores only the positions it needs. ValueError past the scheme's max_positions."""
-        start = cache.pos if cache is not None else 0
+        c, start = self.config, cache.pos if cache is not None else 0
         end = start + idx.size(1)
         if self.pos.max_positions is not None and end > self.pos.max_positions:
             raise ValueError(
                 f"{self.config.pos_scheme} positions are defined for {self.pos.max_positions} tokens, not for {end}"
             )
-        k_pos = torch.arange(end, device=idx.device)
-        q_pos = k_pos[start:]
+        windows = [c.window if on else 0 for on in c.layers(c.window_pattern)]
+        first = 0 if 0 in windows else max(0, start - c.window + 1)  # the first key that any layer sees
+        k_pos = torch.arange(first, end, device=idx.device)
+        q_pos = k_pos[start - first :]
         prepared = self.pos.prepare(q_pos, k_pos)
         x = self.transformer.drop(self.pos.embed(self.transformer.wte(idx), q_pos))
-        for layer, block in enumerate(self.transformer.h):
-            x = block(x, self.pos, prepared, q_pos, k_pos, layer, cache)
+        for layer, (block, on) in enumerate(zip(self.transformer.h, c.layers(c.pos_pattern), strict=True)):
+            x = block(x, self.pos if on else self.no_pos, prepared, q_pos, k_pos, windows[layer], layer, cache)
         if cache is not None:
             cache.pos = end
         return self.transformer.ln_f(x)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -103,6 +104,42 @@ def load_checkpoint(path, which="best"):
     if lacking:
         raise ValueError(f"{path} is no checkpoint of train.py: it lacks {', '.join(lacking)}")
     return checkpoint | {"path": str(path)}
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What evaluation and sampling may change of a trained model."""
+
+    window: int | None = None  # a query sees only the last `window` keys, whatever the run was trained with; 0: all
+    rope_scaling: str = ""  # of a rope run: none, linear, ntk, yarn
+    rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as is needed
+    rope_theta: float | None = None  # of a rope run: its base
+
+    def __post_init__(self):
+        try:
+            self.rope_factor == "auto" or float(self.rope_factor)
+        except ValueError:
+            raise ValueError(f"rope_factor={self.rope_factor!r} must be a number, or auto") from None
+
+
+def override(model, changes, length, path):
+    """The model of the checkpoint at `path` under `changes`, Overrides, to be used up to `length` tokens. ValueError
+    where they do not fit it."""
+    c, new = model.config, {}
+    if changes.window is not None:
+        new["window"] = changes.window
+    if changes.rope_theta is not None:
+        new["rope_theta"] = changes.rope_theta
+    if changes.rope_scaling:
+        new |= {"rope_scaling": changes.rope_scaling, "rope_factor": 1.0}
+    if changes.rope_factor != "auto":
+        new["rope_factor"] = float(changes.rope_factor)
+    elif (changes.rope_scaling or c.rope_scaling) != "none":
+        new["rope_factor"] = max(c.rope_factor, length / (c.rope_block_size or c.block_size))
+    try:
+        return model.override(**new)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def load_model(checkpoint, device):

@@ -17,7 +17,7 @@ import run
 
 
 @dataclass(frozen=True)
-class SampleConfig:
+class SampleConfig(run.Overrides):
     out_dir: str = "out/rope"  # a run folder (its best checkpoint) or a checkpoint file
     start: str = "\n"  # the prompt, or FILE:path of a text file that holds it
     num_samples: int = 3
@@ -30,6 +30,7 @@ class SampleConfig:
     dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
 
     def __post_init__(self):
+        super().__post_init__()
         config.at_least(1, self, "num_samples")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
         config.one_of(run.DTYPES, self, "dtype")
@@ -58,6 +59,7 @@ def sample(cfg, out=sys.stdout):
     dtype = run.pick_dtype(cfg.dtype, device)
     model = run.load_model(checkpoint, device)
     n_new = cfg.max_new_tokens or max(1, model.config.block_size - len(ids))
+    model = run.override(model, cfg, len(ids) + n_new, checkpoint["path"])
     limit, total = model.pos.max_positions, len(ids) + n_new
     if limit is not None and total > limit:
         scheme = checkpoint["model_args"]["pos_scheme"]

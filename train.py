@@ -51,6 +51,7 @@ class TrainConfig(GPTConfig):
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
     seed: int = 1337  # of weights, batches and dropout
     # this call
+    init_from: str = ""  # a run folder or checkpoint to begin with, under this scheme, block_size and settings
     out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
     resume: bool = False  # go on with the run in out_dir, also under other settings, such as a larger max_iters
     overwrite: bool = False  # begin anew in an out_dir that holds a run
@@ -187,6 +188,31 @@ def open_folder(cfg, dataset):
     return checkpoint
 
 
+def begin_from(path, model, dataset):
+    """Loads what fits of another run's checkpoint into the model: the backbone whole, the scheme's own parameters where
+    they are of the same kind, a table of another length as far as both reach. Returns what to tell of it."""
+    checkpoint = run.load_checkpoint(path)
+    if checkpoint["tokenizer"]["hash"] != data.spec_hash(dataset.tokenizer.spec):
+        raise ValueError(f"init_from={path} was trained with another tokenizer than that of dataset {dataset.name!r}")
+    source, lines = checkpoint["model"], [f"begun from {checkpoint['path']}, step {checkpoint['step']}"]
+    for name, own in model.state_dict().items():
+        theirs = source.get(name)
+        if theirs is None and name.startswith("pos."):
+            lines.append(f"{name} begins afresh")
+        elif theirs is not None and theirs.shape == own.shape:
+            own.copy_(theirs)
+        elif theirs is not None and name.startswith("pos.") and theirs.shape[1:] == own.shape[1:]:
+            n = min(len(theirs), len(own))
+            own[:n] = theirs[:n]
+            lines.append(f"{name} keeps its first {n} rows, {len(own) - n} begin afresh")
+        else:
+            shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
+            raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
+    if left := sorted(k for k in source if k.startswith("pos.") and k not in model.state_dict()):
+        lines.append(f"{', '.join(left)} left behind")
+    return lines
+
+
 def train(cfg):
     """Trains as cfg says; returns the best validation loss in nats per token. Everything a user can get wrong raises
     ValueError before anything is written."""
@@ -223,6 +249,7 @@ def train(cfg):
     # Its folder: empty, or holding this very run
     folder, checkpoint = Path(cfg.out_dir), open_folder(cfg, dataset)
     step, best_val_loss, segment = 0, math.inf, 0
+    begun = begin_from(cfg.init_from, model, dataset) if cfg.init_from and checkpoint is None else []
     if checkpoint is not None:
         step, best_val_loss, segment = checkpoint["step"], checkpoint["best_val_loss"], checkpoint["segment"] + 1
         if step >= cfg.max_iters:
@@ -257,7 +284,8 @@ def train(cfg):
             f"{folder}: {cfg.pos_scheme}, {n_params:,} parameters, {rows} windows of {cfg.block_size} tokens a step\n"
             f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, {n_vocab:,} in the vocabulary\n"
             f"{world} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product"
-            + (f"\ngoing on after step {step}" if segment else ""),
+            + (f"\ngoing on after step {step}" if segment else "")
+            + "".join(f"\n{line}" for line in begun),
             flush=True,
         )
 
@@ -389,6 +417,19 @@ def eval_only(cfg):
     return loss
 
 
+def model_of(path, values):
+    """What a run that begins from another takes over from it, where `values` do not say otherwise: the model's size,
+    the text, and the length that a scheme was trained at before it is stretched."""
+    checkpoint = run.load_checkpoint(path)
+    args = checkpoint["model_args"] | {"dataset": checkpoint["config"]["dataset"]}
+    options = SCHEMES[args["pos_scheme"]].options
+    if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
+        return {k: v for k, v in args.items() if k not in options}
+    if "rope_block_size" in options:
+        args["rope_block_size"] = args["rope_block_size"] or args["block_size"]
+    return args
+
+
 def main(argv):
     values, files = config.parse(TrainConfig, argv)
     if not values.get("out_dir"):
@@ -397,6 +438,8 @@ def main(argv):
     if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for what this call sets
         saved = run.load_checkpoint(values["out_dir"], "latest")["config"]
         values = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")} | values
+    elif values.get("init_from"):
+        values = model_of(values["init_from"], values) | values
     cfg = TrainConfig(**values)
     try:
         (eval_only if cfg.eval_only else train)(cfg)

@@ -1,6 +1,7 @@
 """Small, fast and the same on every machine: one thread, no wandb network, a tiny prepared dataset."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from hypothesis import settings  # noqa: E402
 
 settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+# README's example of a new scheme, as it is written there: every test of schemes holds for it, too.
+EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+exec(EXAMPLE, {"__name__": "readme"})
 
 SHARED = ROOT.parent / "shared" / "data"
 

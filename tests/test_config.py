@@ -82,8 +82,9 @@ def test_every_shipped_config_is_valid(path):
 def test_every_scheme_has_a_config_of_its_name():
     from model import SCHEMES
 
-    assert {p.stem for p in CONFIGS} >= set(SCHEMES)
-    for name in SCHEMES:
+    shipped = SCHEMES.keys() - {"kerple"}  # README's example
+    assert {p.stem for p in CONFIGS} >= shipped
+    for name in shipped:
         assert config.read_file(train.TrainConfig, f"{CONFIGS[0].parent}/{name}.py") == {"pos_scheme": name}
 
 

@@ -172,8 +172,11 @@ def test_table_json_and_picture_over_all_schemes(runs, tmp_path, capsys):
             assert math.isfinite(row["loss"]) and row["delta"] == pytest.approx(
                 row["loss"] - result["rows"]["16"]["loss"]
             )
-    [last] = [line for line in out.splitlines() if line.startswith("    256")]
-    assert last.split()[1 + list(SCHEMES).index("learnable") * 3] == "—" and "±" in last
+    tables = out.split("\ncontext  ")[1:]
+    assert len(tables) == -(-len(SCHEMES) // 4)
+    [with_learnable] = [t for t in tables if "learnable" in t.splitlines()[0]]
+    last = with_learnable.split("    256  ")[1].splitlines()[0]
+    assert last.split()[with_learnable.split().index("learnable") * 3] == "—" and "±" in last
     assert "the same 20 blocks of 1 tokens at every length, from 2 documents" in out and "over 20 blocks" in out
     assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -203,6 +206,22 @@ def test_nonoverlapping_and_another_dataset_have_files_of_their_own(runs, tmp_pa
     E.main([str(runs / "none"), *flags(tmp_path, "--protocol=nonoverlapping", f"--dataset={dataset}", "--blocks=5")])
     assert read(tmp_path, "length-nonoverlapping-tiny")["blocks"] == 5
     assert (runs / "none" / "length-nonoverlapping-tiny.npz").exists()
+
+
+def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
+    E.main([str(runs / "rope"), *flags(tmp_path, "--rope_scaling=none,linear,ntk,yarn")])
+    found = read(tmp_path, "length-none-linear-ntk-yarn")["runs"]
+    assert list(found) == ["rope none", "rope linear", "rope ntk", "rope yarn"]
+    for name, result in found.items():  # auto: nothing is scaled before it must be
+        assert (result["rows"]["16"] == found["rope none"]["rows"]["16"]) and result["rows"]["64"] is not None
+        assert name == "rope none" or result["rows"]["64"] != found["rope none"]["rows"]["64"]
+    E.main([str(runs / "rope"), *flags(tmp_path)])
+    assert read(tmp_path)["runs"]["rope"]["rows"] == found["rope none"]["rows"]
+    E.main([*all_runs(runs), *flags(tmp_path, "--window=8")])
+    rows = read(tmp_path, "length-window8")["runs"]["alibi"]["rows"]
+    assert rows["4"] == pytest.approx(rows["4"]) and abs(rows["256"]["delta"]) < abs(rows["8"]["delta"]) + 0.05
+    with pytest.raises(ValueError, match="alibi/best.pt: rope_scaling is an option of pos_scheme=rope"):
+        E.main([str(runs / "rope"), str(runs / "alibi"), *flags(tmp_path, "--rope_scaling=yarn")])
 
 
 def test_offline_wandb_run_holds_the_curve(runs, tmp_path):

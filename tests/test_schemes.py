@@ -16,7 +16,7 @@ from model import GPT, SCHEMES, GPTConfig, KVCache, alibi_slopes
 
 ALL = sorted(SCHEMES)
 UNBOUNDED = [s for s in ALL if s != "learnable"]
-EMBEDDED = ["learnable", "sinusoidal"]  # absolute: enter at the embedding
+EMBEDDED = [s for s in ALL if SCHEMES[s].embed is not M.PositionScheme.embed]  # absolute: enter at the embedding
 RELATIVE = [s for s in ALL if s not in EMBEDDED]
 
 
@@ -60,7 +60,12 @@ def reference_slopes(H):
     return reference_slopes(low) + reference_slopes(2 * low)[0::2][: H - low]
 
 
-def reference_score(scheme, q, k, i, j, h, H):
+def reference_bucket(n):
+    """T5's causal bucket of distance n: the first 16 distances exact, then logarithmically up to 128."""
+    return n if n < 16 else min(31, 16 + math.floor(math.log(n / 16) / math.log(128 / 16) * 16))
+
+
+def reference_score(scheme, q, k, i, j, h, H, model, layer):
     """Score of query q (D,) at position i and key k (D,) at position j in head h."""
     D = len(q)
     if scheme == "rope":  # Su 2021, equation 34: each pair of channels turned by its own multiple of the position
@@ -77,6 +82,18 @@ def reference_score(scheme, q, k, i, j, h, H):
     score = (q @ k) / math.sqrt(D)
     if scheme == "alibi":  # Press 2022, section 3
         score = score - reference_slopes(H)[h] * (i - j)
+    if scheme == "t5":  # Raffel 2020, section 2.1
+        score = score + 16 * model.pos.table.data[reference_bucket(i - j), h]  # kept at 1/16
+    if scheme == "kerple":  # Chi 2022, README's example
+        r1, r2 = (math.log1p(math.exp(r)) for r in model.pos.r.data[:, h, 0, 0])
+        score = score - r1 * math.log(1 + r2 * (i - j))
+    if scheme == "transformer_xl":  # Dai 2019, section 3.3: terms (a) to (d)
+        C = H * D
+        angle = [(i - j) / 10000 ** (2 * c / C) for c in range(C // 2)]
+        R = torch.tensor([math.sin(a) for a in angle] + [math.cos(a) for a in angle], dtype=torch.float64)
+        r = (model.pos.w_r.data[layer] @ R)[h * D : (h + 1) * D]
+        u, v = model.pos.u.data[h], model.pos.v.data[h]
+        score = (q @ k + q @ r + u @ k + v @ r) / math.sqrt(D)
     return score
 
 
@@ -84,6 +101,9 @@ def reference_logits(model, idx):
     """The whole decoder in float64 with attention by loops: (T, V) for idx (T,)."""
     c, sd, scheme = model.config, model.state_dict(), model.config.pos_scheme
     H, D = c.n_head, c.n_embd // c.n_head
+
+    def bit(pattern, layer):
+        return not pattern or (pattern * c.n_layer)[layer] == "1"
 
     def norm(x, name):
         x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
@@ -98,15 +118,18 @@ def reference_logits(model, idx):
     )
     for layer in range(c.n_layer):
         name = f"transformer.h.{layer}"
+        acts = scheme if bit(c.pos_pattern, layer) else "none"
+        window = c.window if bit(c.window_pattern, layer) else 0
         q, k, v = linear(norm(x, f"{name}.ln_1"), f"{name}.attn.c_attn").split(c.n_embd, dim=-1)
         out = torch.zeros(T, c.n_embd, dtype=torch.float64)
         for h in range(H):
             head = slice(h * D, (h + 1) * D)
             for i in range(T):
-                scores = torch.stack(
-                    [reference_score(scheme, q[i, head], k[j, head], i, j, h, H) for j in range(i + 1)]
-                )
-                out[i, head] = scores.softmax(0) @ v[: i + 1, head]
+                first = max(0, i - window + 1) if window else 0
+                scores = [
+                    reference_score(acts, q[i, head], k[j, head], i, j, h, H, model, layer) for j in range(first, i + 1)
+                ]
+                out[i, head] = torch.stack(scores).softmax(0) @ v[first : i + 1, head]
         x = x + linear(out, f"{name}.attn.c_proj")
         inner = linear(norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")
         x = x + linear(inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2))), f"{name}.mlp.c_proj")
@@ -114,12 +137,26 @@ def reference_logits(model, idx):
 
 
 @pytest.mark.parametrize("scheme", ALL)
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 20), st.integers(0, 99))
-def test_model_equals_slow_reference(scheme, n_head, half, T, seed):
-    model = build(scheme, seed, n_head=n_head, n_embd=2 * n_head * half, block_size=20)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 20), st.sampled_from([0, 0, 1, 3, 8]), st.data())
+def test_model_equals_slow_reference(scheme, n_head, half, T, window, draw):
+    pos_pattern = draw.draw(st.sampled_from(["", "10", "01"])) if scheme not in EMBEDDED else ""
+    window_pattern = draw.draw(st.sampled_from(["", "10", "01"]))
+    seed = draw.draw(st.integers(0, 99))
+    model = build(
+        scheme, seed, n_head=n_head, n_embd=2 * n_head * half, block_size=20, window=window,
+        pos_pattern=pos_pattern, window_pattern=window_pattern,
+    )  # fmt: skip
     idx = tokens(model, 1, T, seed)
     logits = model(idx, idx)[0][0]
     torch.testing.assert_close(logits, reference_logits(model, idx[0]), rtol=0, atol=2e-6)  # complex64 angles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ALL)
+def test_model_equals_slow_reference_past_every_bucket(scheme):
+    model = build(scheme, block_size=150)
+    idx = tokens(model, 1, 150)
+    torch.testing.assert_close(model(idx, idx)[0][0], reference_logits(model, idx[0]), rtol=0, atol=2e-5)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -166,14 +203,42 @@ def test_gradients_reach_every_parameter(scheme):
         assert p.grad is not None and p.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("scheme", ALL)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=4), st.integers(0, 99))
-def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, seed):
+def assert_chunks_equal_whole(scheme, chunks, window, window_pattern, seed):
     T = sum(chunks)
-    model = build(scheme, seed, block_size=T)
+    model = build(scheme, seed, block_size=T, window=window, window_pattern=window_pattern)
     idx, cache = tokens(model, 2, T, seed), KVCache()
     pieces = torch.cat([model.hidden(piece, cache) for piece in idx.split(chunks, dim=1)], dim=1)
     torch.testing.assert_close(pieces, model.hidden(idx), rtol=0, atol=1e-5)
+    if window and not window_pattern:  # no more is kept than the window needs
+        assert all(last - first <= window - 1 for _, first, last in cache.stores.values())
+
+
+@pytest.mark.parametrize("scheme", ALL)
+@given(
+    st.lists(st.integers(1, 150), min_size=1, max_size=3), st.sampled_from([0, 1, 5, 100, 400]),
+    st.sampled_from(["", "10"]), st.integers(0, 99),
+)  # fmt: skip
+def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, window_pattern, seed):
+    assert_chunks_equal_whole(scheme, chunks, window, window_pattern, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ALL)
+@pytest.mark.parametrize("window", [0, 1, 2, 7, 64, 255, 256, 257])
+@pytest.mark.parametrize("window_pattern", ["", "10", "01"])
+@pytest.mark.parametrize("chunks", [[1] * 40, [256, 1, 1], [257, 255], [3, 300, 1, 30], [600]], ids=str)
+def test_cache_in_every_chunking(scheme, chunks, window, window_pattern):
+    assert_chunks_equal_whole(scheme, chunks, window, window_pattern, seed=0)
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_a_window_bounds_what_a_token_can_see(scheme):
+    model = build(scheme, n_layer=1, block_size=40, window=8, spread=0.2)  # weights that are small, but not nothing
+    idx = tokens(model, 1, 40)
+    changed = idx.clone()
+    changed[:, 20] = (idx[:, 20] + 1) % 11
+    same = torch.isclose(model.hidden(idx), model.hidden(changed), atol=1e-12).all(-1)[0]
+    assert same.tolist() == [not 20 <= p < 28 for p in range(40)]
 
 
 @pytest.mark.parametrize("scheme", ALL)
@@ -203,17 +268,15 @@ def test_without_positions_earlier_tokens_are_a_set_else_not(scheme):
     assert not torch.allclose(one, two, atol=1e-6)
 
 
-def attention_weights(model, q, k, q_pos, k_pos):
+def attention_weights(model, q, k, q_pos, k_pos, layer=0):
     """Softmax weights of the model's scheme on given q and k (B, H, ·, D), by feeding one-hot values to attend."""
-    S = k.size(2)
-    eye = torch.eye(S, dtype=q.dtype).expand(*k.shape[:2], S, S)
-    weights = []
-    D = q.size(3)
+    S, D = k.size(2), q.size(3)
     pos, prepared = model.pos, model.pos.prepare(q_pos, k_pos)
     rq, rk = pos.rotate(q, k, prepared)
-    for part in eye.split(D, dim=3):  # values must be D wide
+    weights = []
+    for part in torch.eye(S, dtype=q.dtype).expand(*k.shape[:2], S, S).split(D, dim=3):  # values must be D wide
         value = torch.nn.functional.pad(part, (0, D - part.size(3)))
-        weights.append(M.attend(rq, rk, value, q_pos, k_pos, pos, prepared, 0, 0.0)[..., : part.size(3)])
+        weights.append(M.attend(rq, rk, value, q_pos, k_pos, 0, pos, prepared, layer, 0.0)[..., : part.size(3)])
     return torch.cat(weights, dim=3)
 
 
@@ -266,7 +329,7 @@ def test_alibi_equals_its_plain_form_far_out():
     q, k, v = (torch.randn(1, 4, T, 32, generator=g) for _ in range(3))
     pos = torch.arange(T)
     prepared = model.pos.prepare(pos, pos)
-    fast = M.attend(*model.pos.rotate(q, k, prepared), v, pos, pos, model.pos, prepared, 0, 0.0)[:, :, -64:]
+    fast = M.attend(*model.pos.rotate(q, k, prepared), v, pos, pos, 0, model.pos, prepared, 0, 0.0)[:, :, -64:]
     scores = q[:, :, -64:].double() @ k.double().mT / math.sqrt(32)
     distance = pos[-64:, None] - pos
     scores = scores - torch.tensor(alibi_slopes(4)).double()[:, None, None] * distance
@@ -278,7 +341,7 @@ def test_rope_preserves_norms_and_complex_form_equals_real_pairs():
     g = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, 3, 50, 8, generator=g, dtype=torch.float64) for _ in range(2))
     pos = torch.arange(50) * 37
-    rq, rk = M.apply_rotary_emb(q, k, M.precompute_freqs_cis(pos, 8))
+    rq, rk = M.apply_rotary_emb(q, k, M.precompute_freqs_cis(pos, M.frequencies(8, pos.device)))
     torch.testing.assert_close(rq.norm(dim=-1), q.norm(dim=-1), rtol=1e-6, atol=0)
     angle = pos[:, None].double() * 10000.0 ** (-torch.arange(0, 8, 2).double() / 8)
     x1, x2 = k[..., 0::2], k[..., 1::2]
@@ -286,10 +349,98 @@ def test_rope_preserves_norms_and_complex_form_equals_real_pairs():
     torch.testing.assert_close(rk, real, rtol=0, atol=1e-6)
 
 
-def test_rope_frequencies_first_fast_last_slow():
-    angles = M.precompute_freqs_cis(torch.arange(3), 64).angle()
-    assert angles[1, 0].item() == pytest.approx(1.0)
-    assert angles[1, -1].item() == pytest.approx(10000 ** (-62 / 64), rel=1e-5)
+def scaled(scaling, factor, D, theta=10000.0, L=2048):
+    """The frequency table and the factor on q and k."""
+    config = GPTConfig(
+        block_size=L, n_embd=2 * D, n_head=2, pos_scheme="rope", rope_theta=theta, rope_scaling=scaling, rope_factor=factor
+    )  # fmt: skip
+    freqs, size = M.rope_frequencies(config, torch.device("cpu"))
+    return freqs.tolist(), size
+
+
+@given(st.integers(2, 64).map(lambda n: 2 * n), st.sampled_from([500.0, 10000.0, 500000.0]), st.floats(1, 64))
+def test_rope_scaling_tables(D, theta, s):
+    plain = [theta ** (-2 * i / D) for i in range(D // 2)]
+    assert scaled("none", 1.0, D, theta) == (pytest.approx(plain), 1.0)
+    assert scaled("linear", s, D, theta) == (pytest.approx([f / s for f in plain]), 1.0)
+    ntk, _ = scaled("ntk", s, D, theta)
+    assert ntk == pytest.approx([(theta * s ** (D / (D - 2))) ** (-2 * i / D) for i in range(D // 2)])
+    assert (ntk[0], ntk[-1]) == pytest.approx(
+        (plain[0], plain[-1] / s)
+    )  # the fastest stays, the slowest is slowed by s
+    yarn, size = scaled("yarn", s, D, theta)
+    low, high = (D * math.log(2048 / (2 * math.pi * turns)) / (2 * math.log(theta)) for turns in (32, 1))
+    low, high = max(math.floor(low), 0), min(math.ceil(high), D - 1)
+    for i in range(D // 2):
+        ramp = min(1.0, max(0.0, (i - low) / max(high - low, 0.001)))
+        assert yarn[i] == pytest.approx((1 - ramp) * plain[i] + ramp * plain[i] / s)
+    assert size == pytest.approx(0.1 * math.log(s) + 1)
+
+
+def test_yarn_keeps_the_fast_pairs_and_slows_the_slow_ones():
+    plain, yarn = scaled("none", 1.0, 64)[0], scaled("yarn", 8.0, 64)[0]
+    ratio = [y / p for y, p in zip(yarn, plain, strict=True)]
+    assert ratio[0] == pytest.approx(1) and ratio[-1] == pytest.approx(1 / 8)
+    assert ratio == sorted(ratio, reverse=True)
+    turns = [2048 * f / (2 * math.pi) for f in plain]
+    assert all(r > 0.9 for r, n in zip(ratio, turns, strict=True) if n > 32)
+    assert all(r < 0.2 for r, n in zip(ratio, turns, strict=True) if n < 1)
+
+
+def test_yarn_has_little_to_keep_at_a_short_training_length():
+    """At 128 tokens even the fastest pair turns but 20 times, less than 32: none is wholly kept but the first."""
+    ratio = [y / p for y, p in zip(scaled("yarn", 8.0, 32, L=128)[0], scaled("none", 1.0, 32)[0], strict=True)]
+    assert 128 / (2 * math.pi) == pytest.approx(20.4, abs=0.1)
+    assert sum(r > 0.999 for r in ratio) == 1
+
+
+@pytest.mark.parametrize("scheme", RELATIVE)
+def test_bfloat16_error_does_not_grow_with_position(scheme):
+    """Attention of 64 queries over the 256 keys before them, at positions up to 65,536, against float64: rounding q, k
+    and v to bfloat16 costs what it costs at the start, because positions themselves are not rounded."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 4, n, 32, generator=g, dtype=torch.float64) for n in (256, 256, 256))
+    errors = {}
+    for last in (256, 4096, 65536):
+        pos, out = torch.arange(last - 256, last), []
+        for dtype in (torch.float64, torch.bfloat16):
+            scheme_of = build(scheme, n_head=4, n_embd=128).to(dtype).pos
+            prepared = scheme_of.prepare(pos, pos)
+            rotated = scheme_of.rotate(q.to(dtype), k.to(dtype), prepared)
+            out.append(M.attend(*rotated, v.to(dtype), pos, pos, 0, scheme_of, prepared, 0, 0.0).double()[:, :, -64:])
+        errors[last] = (out[0] - out[1]).abs().mean().item()
+    assert errors[65536] < 0.02 and errors[65536] < 1.5 * errors[256], errors
+
+
+def test_t5_buckets_as_published():
+    model = build("t5").float()
+    model.pos.table.data = torch.arange(32.0)[:, None].expand(32, 2) / 16
+    by_distance = model.pos.prepare(None, torch.arange(300))[:, 0].long().tolist()
+    assert by_distance == [reference_bucket(n) for n in range(300)]
+    assert by_distance[:17] == [*range(16), 16] and by_distance.index(31) == 113 and set(by_distance[113:]) == {31}
+
+
+def test_options_of_one_scheme_are_refused_for_another():
+    with pytest.raises(ValueError, match="rope_scaling is an option of pos_scheme=rope, not of alibi"):
+        GPTConfig(pos_scheme="alibi", rope_scaling="yarn")
+    with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
+        GPT(GPTConfig(16, 16, 1, 2, 8, pos_scheme="rope", rope_factor=4.0))
+    with pytest.raises(ValueError, match="rope_scaling='dynamic' is not one of"):
+        GPT(GPTConfig(16, 16, 1, 2, 8, pos_scheme="rope", rope_scaling="dynamic"))
+    for scheme in EMBEDDED:
+        with pytest.raises(ValueError, match=f"pos_pattern='1110': {scheme} enters once, at the embedding"):
+            GPTConfig(pos_scheme=scheme, pos_pattern="1110")
+    with pytest.raises(ValueError, match="window_pattern='1x' must be of 1s and 0s"):
+        GPTConfig(window_pattern="1x")
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_override_equals_a_model_built_so(scheme):
+    model, built = build(scheme, block_size=64), build(scheme, block_size=64, window=9)
+    idx = tokens(model, 1, 64)
+    plain = model.hidden(idx)
+    assert torch.equal(model.override(window=9).hidden(idx), built.hidden(idx))
+    assert torch.equal(model.override(window=0).hidden(idx), plain)
 
 
 def test_sinusoidal_table():

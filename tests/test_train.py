@@ -199,13 +199,98 @@ def test_checkpoints_hold_plain_types_and_nanogpts_keys(tiny, tmp_path):
     json.dumps({k: v for k, v in checkpoint.items() if k not in ("model", "optimizer")})
 
 
+# ----------------------------------------------------------------------------------------------------------
+# Beginning from another run
+
+
+@pytest.fixture(scope="module")
+def sources(dataset, tmp_path_factory):
+    """A run of every scheme at 16 tokens."""
+    root = tmp_path_factory.mktemp("sources")
+    for scheme in SCHEMES:
+        main([
+            f"--dataset={dataset}", f"--pos_scheme={scheme}", f"--out_dir={root}/{scheme}", "--n_layer=2", "--n_head=2",
+            "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=3", "--device=cpu",
+        ])  # fmt: skip
+    return root
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_init_from_goes_on_at_a_longer_block_size(sources, tmp_path, scheme, capsys, monkeypatch):
+    begun = {}
+    original = train.begin_from
+
+    def spy(path, model, dataset):
+        lines = original(path, model, dataset)
+        begun.update({k: v.clone() for k, v in model.state_dict().items()})
+        return lines
+
+    monkeypatch.setattr(train, "begin_from", spy)
+    source = weights(sources / scheme, "best")
+    main(
+        [
+            f"--init_from={sources}/{scheme}",
+            "--block_size=32",
+            f"--out_dir={tmp_path}/r",
+            "--max_iters=2",
+            "--device=cpu",
+        ]
+    )
+    args = run.load_checkpoint(tmp_path / "r")["model_args"]
+    assert (args["n_layer"], args["n_embd"], args["block_size"], args["pos_scheme"]) == (2, 16, 32, scheme)
+    assert all(torch.equal(begun[k], v) for k, v in source.items() if k != "pos.wpe.weight")
+    if scheme == "learnable":
+        assert torch.equal(begun["pos.wpe.weight"][:16], source["pos.wpe.weight"])
+        assert "pos.wpe.weight keeps its first 16 rows, 16 begin afresh" in capsys.readouterr().out
+    if scheme == "rope":
+        assert args["rope_block_size"] == 16
+
+
+def test_init_from_with_another_scheme_keeps_the_backbone(sources, tmp_path, capsys):
+    main([f"--init_from={sources}/rope", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", "--max_iters=1", "--device=cpu",
+          "--learning_rate=0", "--min_lr=0"])  # fmt: skip
+    assert_same(weights(tmp_path / "drope"), weights(sources / "rope", "best"))  # a step at rate 0 changes nothing
+    main(
+        [
+            f"--init_from={sources}/learnable",
+            "--pos_scheme=t5",
+            f"--out_dir={tmp_path}/t5",
+            "--max_iters=1",
+            "--device=cpu",
+        ]
+    )
+    out = capsys.readouterr().out
+    assert "pos.table begins afresh" in out and "pos.wpe.weight left behind" in out
+
+
+def test_fine_tuning_with_scaling_remembers_the_first_length(sources, tmp_path):
+    flags = ["--block_size=64", "--rope_scaling=yarn", "--rope_factor=4", "--max_iters=1", "--device=cpu"]
+    main([f"--init_from={sources}/rope", *flags, f"--out_dir={tmp_path}/r"])
+    args = run.load_checkpoint(tmp_path / "r")["model_args"]
+    assert (args["rope_block_size"], args["rope_factor"], args["rope_scaling"]) == (16, 4.0, "yarn")
+
+
+def test_init_from_a_run_of_another_size_or_tokenizer_is_refused(sources, tmp_path, shakespeare):
+    with pytest.raises(ValueError, match="is of another size .transformer.wte.weight: .25, 24. here, .25, 16. there"):
+        main([f"--init_from={sources}/rope", "--n_embd=24", f"--out_dir={tmp_path}/r"])
+    with pytest.raises(ValueError, match="there is no checkpoint"):
+        main(["--init_from=out/no_such", f"--out_dir={tmp_path}/r"])
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
+        (["--rope_scaling=yarn"], "rope_scaling is an option of pos_scheme=rope, not of learnable"),
+        (["--pos_pattern=10"], "learnable enters once, at the embedding"),
+        (["--window=-1"], "window=-1 must be at least 0"),
         (["--n_embd=10", "--n_head=4"], "n_embd=10 must be a multiple of n_head=4"),
         (["--n_embd=6", "--n_head=2", "--pos_scheme=rope"], "the head size n_embd/n_head = 6/2 = 3 must be even"),
         (["--n_embd=15", "--n_head=3", "--pos_scheme=sinusoidal"], "n_embd=15 must be even"),
-        (["--pos_scheme=ropes"], "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi"),
+        (
+            ["--pos_scheme=ropes"],
+            "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, t5, transformer_xl",
+        ),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--vocab_size=5"], "vocab_size=5 is smaller than the tokenizer's 25"),
         (["--block_size=100000"], "too few for block_size=100000"),
