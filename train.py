@@ -126,12 +126,12 @@ def sum_over_ranks(value, world, device):
     return total.item()
 
 
-def matmul_peak(device, dtype):
+def matmul_peak(device, dtype, repeats=10):
     """FLOP/s of a large matrix product: what the hardware can do at best, so that MFU means something on any of it."""
     n = 8192 if device.type == "cuda" else 1024
     a = torch.randn(n, n, device=device, dtype=dtype)
     best = math.inf
-    for _ in range(10):
+    for _ in range(repeats):
         begin = time.perf_counter()
         (a @ a)[0, 0].item()  # waits for the device
         best = min(best, time.perf_counter() - begin)
@@ -360,7 +360,7 @@ def train(cfg):
                    "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
                 row["val/loss"] = validate()
-                peak = max(peak, matmul_peak(device, dtype))  # another process may have had the machine at the start
+                peak = max(peak, matmul_peak(device, dtype, 2))  # another process may have had the machine at the start
             if not math.isfinite(train_loss + row.get("val/loss", 0.0)):
                 raise ValueError(
                     f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint stays"
