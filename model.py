@@ -22,7 +22,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 INIT_STD = 0.02  # GPT-2's, for every matrix and embedding
-QUERY_BLOCK = 256  # queries that attend at a time where a mask is needed: it is (QUERY_BLOCK, S), never (T, S)
+QUERY_BLOCK = 128  # queries that attend at a time where a mask is needed: it is (QUERY_BLOCK, S), never (T, S)
 
 
 @dataclass(frozen=True)
@@ -317,14 +317,16 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
         R = torch.cat((a.sin(), a.cos()), dim=-1).to(self.w_r.dtype)  # (S, C)
         return (self.w_r @ R.T).unflatten(1, self.u.shape)
 
+    def rotate(self, q, k, prepared):
+        return q + self.u[:, None], k  # (q + u)·k
+
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         Q, K = len(q_pos), len(k_pos)  # both run to the same position without a gap
-        by_distance = (q + self.v[:, None]) @ prepared[layer, ..., -K:]  # (B, H, Q, K), distance K−1 … 0
-        # The paper's relative shift: key c is at distance K−Q+r−c from query r, which is column Q−1−r+c. What it puts
+        r = F.pad(prepared[layer, ..., -K:], (0, Q))  # (H, D, K + Q), distance K−1 … 0, then nothing
+        by_distance = (q + (self.v - self.u)[:, None]) / math.sqrt(q.size(-1)) @ r
+        # The paper's relative shift: key c is at distance K−Q+i−c from query i, which is column Q−1−i+c. What it puts
         # above the diagonal is rubbish, and masked.
-        shifted = F.pad(by_distance, (0, Q)).flatten(-2)[..., Q - 1 : -1].unflatten(-1, (Q, K + Q - 1))[..., :K]
-        by_key = self.u[:, None] @ k.mT  # (B, H, 1, K)
-        return (shifted + by_key) / math.sqrt(q.size(-1))
+        return by_distance.flatten(-2)[..., Q - 1 : -1].unflatten(-1, (Q, K + Q - 1))[..., :K]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -382,7 +384,7 @@ def attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, dropout_p):
             mask = ((distance >= 0) & (distance < window))[None, None]  # four dimensions keep the fast kernel
             if biased:
                 bias = scheme.bias(queries, keys, pos, k_pos[seen], prepared, layer)
-                mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
+                mask = torch.where(mask, bias, -torch.inf).to(q.dtype)
             y = F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale)
             blocks.append(y)
         y = torch.cat(blocks, dim=2)
