@@ -251,10 +251,6 @@ def table(results, lengths, columns=4):
     return "\n\n".join(tables)
 
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-MARKERS = "osD^vPX"
-
-
 def draw(results, lengths, title, base):
     """Loss against context length, one line with a band per run; undefined is a gap."""
     from matplotlib.figure import Figure  # 0.7 s, so only where it is used
@@ -264,11 +260,10 @@ def draw(results, lengths, title, base):
     for i, (name, result) in enumerate(results.items()):
         rows = [result["rows"][n] for n in lengths]
         loss, band = (np.array([math.nan if r is None else r[key] for r in rows]) for key in ("loss", "band"))
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        style = run.line_style(i)
         undefined = "" if None not in rows else f" (undefined past {result['training_length']})"
-        style = ("-", "--", ":")[i // len(COLORS) % 3]
-        axes.plot(lengths, loss, style, color=color, marker=marker, markersize=5, label=name + undefined)
-        axes.fill_between(lengths, loss - band, loss + band, color=color, alpha=0.2, linewidth=0)
+        axes.plot(lengths, loss, label=name + undefined, **style)
+        axes.fill_between(lengths, loss - band, loss + band, color=style["color"], alpha=0.2, linewidth=0)
     for n in sorted({r["training_length"] for r in results.values()}):
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
         axes.annotate(f"training length {n}", (n, 1), xycoords=("data", "axes fraction"), xytext=(4, -12),

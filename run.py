@@ -212,6 +212,20 @@ class Progress:
 
 
 # ----------------------------------------------------------------------------------------------------------
+# Lines that are told apart in grey and by colour-blind eyes, too
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+MARKERS = "osD^vPX"
+DASHES = ("-", "--", ":")
+
+
+def line_style(i):
+    """matplotlib's, for the i-th line of a picture."""
+    color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+    return {"color": color, "marker": marker, "markersize": 5, "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
+
+
+# ----------------------------------------------------------------------------------------------------------
 # wandb
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")

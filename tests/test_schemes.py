@@ -224,7 +224,7 @@ def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, win
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ALL)
-@pytest.mark.parametrize("window", [0, 1, 2, 7, 64, 255, 256, 257])
+@pytest.mark.parametrize("window", [0, 1, 2, 7, 64, 127, 128, 129])
 @pytest.mark.parametrize("window_pattern", ["", "10", "01"])
 @pytest.mark.parametrize("chunks", [[1] * 40, [256, 1, 1], [257, 255], [3, 300, 1, 30], [600]], ids=str)
 def test_cache_in_every_chunking(scheme, chunks, window, window_pattern):

@@ -1,0 +1,314 @@
+"""
+Pictures of what each position scheme does:  python visualize.py out/*
+
+The fixed schemes need no run; what is learned is drawn from the runs given, the first of each scheme. docs/
+position-encoding.md explains the pictures.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import config
+import data
+import run
+from model import SCHEMES, GPTConfig, PositionScheme
+
+GREY_SAFE = "cividis"  # rises evenly in brightness: the same picture in grey, and for colour-blind eyes
+WINDOWS = 8  # of validation text, for what is averaged over text
+SHAPE = GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128)  # the baseline's: of what needs no run
+
+
+@dataclass(frozen=True)
+class VisualizeConfig:
+    runs: tuple = ()  # run folders: given without a flag
+    results_dir: str = "results"
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    wandb_mode: str = "auto"  # online, offline, disabled; auto: online with a login, else offline
+    wandb_project: str = "length"
+
+    def __post_init__(self):
+        config.one_of(run.WANDB_MODES, self, "wandb_mode")
+
+
+def scheme_of(name):
+    return SCHEMES[name](replace(SHAPE, pos_scheme=name))
+
+
+def figure_of(columns, rows=1, width=4.6, height=3.9, title=None, **sharing):
+    from matplotlib.figure import Figure  # 0.7 s, so only where it is used
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    if title:
+        figure.suptitle(title)
+    return figure, figure.subplots(rows, columns, squeeze=False, **sharing).flatten()
+
+
+def heat(figure, axes, values, title, x, y, label=None):
+    image = axes.imshow(values.numpy(), aspect="auto", cmap=GREY_SAFE, interpolation="nearest")
+    axes.set(title=title, xlabel=x, ylabel=y)
+    if label:
+        figure.colorbar(image, ax=axes, label=label)
+
+
+def lines(axes, named, title, xlabel, ylabel, logarithmic=False):
+    """Each of named, {label: y at 0, 1, …}, in a colour, dash and marker of its own; a logarithmic axis begins at 1."""
+    for i, (label, y) in enumerate(named.items()):
+        x = torch.arange(len(y)) + (1 if logarithmic else 0)
+        every = 0.12 + 0.01 * i if logarithmic else (i * len(y) // 40, max(1, len(y) // 8))
+        axes.plot(x.numpy(), y.numpy(), label=label, markevery=every, **run.line_style(i))
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, framealpha=0.9)
+
+
+def mark_training_length(axes, n):
+    axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
+    axes.annotate(f"training length {n}", (n, 0), xycoords=("data", "axes fraction"), xytext=(4, 6),
+                  textcoords="offset points", color="0.4", fontsize=8)  # fmt: skip
+
+
+def evenly(split, n, n_vocab):
+    """WINDOWS stretches of n tokens, spread over the text: (WINDOWS, n)."""
+    starts = (len(split.tokens) - n) // WINDOWS * torch.arange(WINDOWS).numpy()
+    return data.windows(split.tokens, starts, n - 1, n_vocab)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# One scheme each
+
+
+def sinusoidal_table(n):
+    scheme = scheme_of("sinusoidal")
+    zeros = torch.zeros(1, n, SHAPE.n_embd)
+    return scheme.embed(zeros, torch.arange(n))[0] / scheme.amplitude
+
+
+def draw_sinusoidal():
+    figure, (first, whole) = figure_of(2, title="Sinusoidal table: sines and cosines, from fast to slow")
+    heat(figure, first, sinusoidal_table(50)[:, :64], "the first 50 positions", "channel", "position", "value")
+    heat(figure, whole, sinusoidal_table(1024), "all channels, 1,024 positions", "channel", "position", "value")
+    return figure
+
+
+def draw_similarity(model):
+    learned = model.pos.wpe.weight.detach().cpu()
+    n = len(learned)
+    tables = {"sinusoidal": sinusoidal_table(n), "learnable (trained)": learned}
+    figure, axes = figure_of(3, title="Cosine similarity of position vectors")
+    unit = {name: F.normalize(table, dim=-1) for name, table in tables.items()}
+    similar = {name: table @ table.T for name, table in unit.items()}
+    for ax, (name, values) in zip(axes, similar.items(), strict=False):
+        heat(figure, ax, values, name, "position", "position", "cosine similarity")
+    middle = {name: values[n // 2] for name, values in similar.items()}
+    lines(axes[2], middle, f"position {n // 2} with every other", "position", "cosine similarity")
+    return figure
+
+
+def draw_rope():
+    scheme = scheme_of("rope")
+    D, n = SHAPE.n_embd // SHAPE.n_head, 512
+    pos = torch.arange(n)
+    turns = scheme.prepare(pos, pos)
+    generator = torch.Generator().manual_seed(0)
+    figure, (angles, norms, products) = figure_of(3, title=f"RoPE, head size {D}, theta 10,000")
+    named = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, D // 2 - 1)}
+    lines(angles, named, "cosine of the angle: low pairs turn fast", "position", "cos(position · θ)")
+
+    q, k = (torch.randn(2000, 1, 1, D, generator=generator) for _ in range(2))
+    turned, _ = scheme.rotate(q[:3].expand(-1, -1, n, -1), k[:3].expand(-1, -1, n, -1), turns)
+    named = {f"random q {i + 1}": turned[i, 0].norm(dim=-1) for i in range(3)}
+    lines(norms, named, "a rotation leaves lengths alone", "position", "|q| after rotation")
+    norms.set_ylim(0, 8)
+
+    def product(q, k):  # of q at position n−1 with k at all distances, nearest first: (B, n)
+        rotated_q, rotated_k = scheme.rotate(q.expand(-1, -1, n, -1), k.expand(-1, -1, n, -1), turns)
+        return ((rotated_q[:, :, -1:] * rotated_k).sum(-1)[:, 0] / math.sqrt(D)).flip(-1)
+
+    ones = torch.ones(1, 1, 1, D)
+    apart = product(q, k)
+    named = {
+        "q = k, all ones": product(ones, ones)[0],
+        "q and k random: mean of 2,000": apart.mean(0),
+        "q and k random: one of them": apart[0],
+    }
+    lines(products, named, "decay depends on what q and k are", "distance", "q·k / sqrt(D)")
+    return figure
+
+
+def draw_alibi():
+    scheme = scheme_of("alibi")
+    figure, (slopes, *matrices) = figure_of(3, title=f"ALiBi, {SHAPE.n_head} heads")
+    heads = range(1, SHAPE.n_head + 1)
+    slopes.plot(heads, scheme.slopes, **run.line_style(0))
+    slopes.set_yscale("log", base=2)
+    slopes.set_xticks(heads)
+    slopes.set(title="slopes: a geometric sequence", xlabel="head", ylabel="slope m (nats per token)")
+    slopes.grid(alpha=0.25)
+    i = torch.arange(32)
+    distance = (i[:, None] - i).float().masked_fill(i[:, None] < i, math.nan)
+    for ax, h in zip(matrices, (0, SHAPE.n_head - 1), strict=True):
+        bias = -scheme.slopes[h] * distance
+        heat(figure, ax, bias, f"head {h + 1}: −m·(i−j), the future masked", "key j", "query i", "bias (nats)")
+    return figure
+
+
+def draw_t5(model):
+    T = model.config.block_size
+    pos = torch.arange(4 * T, device=model.lm_head.weight.device)
+    bias = model.pos.prepare(pos, pos).detach().cpu()  # (S, H)
+    figure, (ax,) = figure_of(1, width=7)
+    named = {f"head {h + 1}": bias[:, h] for h in range(bias.size(1))}
+    lines(ax, named, "T5's learned bias: one step per bucket", "distance + 1 (tokens)", "bias (nats)", logarithmic=True)
+    mark_training_length(ax, T)
+    return figure
+
+
+def draw_transformer_xl(model):
+    scheme, c = model.pos, model.config
+    pos = torch.arange(2 * c.block_size, device=model.lm_head.weight.device)
+    r = scheme.prepare(pos, pos).flip(-1)  # by distance 0 …
+    term = torch.einsum("hd,lhds->lhs", scheme.v, r).detach().cpu() / math.sqrt(c.n_embd // c.n_head)
+    title = "Transformer-XL: the position term v·r / sqrt(D), whatever the tokens are"
+    figure, axes = figure_of(c.n_layer, width=3.6, title=title, sharey=True)
+    for layer, ax in enumerate(axes):
+        named = {f"head {h + 1}": term[layer, h] for h in range(c.n_head)}
+        lines(ax, named, f"layer {layer + 1}", "distance", "score (nats)" if layer == 0 else "")
+        mark_training_length(ax, c.block_size)
+    return figure
+
+
+def draw_window():
+    i = torch.arange(16)
+    distance = i[:, None] - i
+    figure, axes = figure_of(2, title="What a query may see")
+    for ax, window in zip(axes, (16, 4), strict=True):
+        seen = ((distance >= 0) & (distance < window)).float()
+        heat(figure, ax, seen, "causal" if window == 16 else f"causal, window = {window}", "key j", "query i")
+    return figure
+
+
+# ----------------------------------------------------------------------------------------------------------
+# All schemes in one panel
+
+
+@torch.no_grad()
+def attention_scores(model, idx):
+    """The scores of each layer, (B, H, T, T), before the mask and the softmax, of the tokens idx (B, T): what `rotate`
+    returns is noted down while the model runs."""
+    c, noted = model.config, []
+
+    def noting(scheme, rotate):
+        def rotate_and_note(q, k, prepared):
+            noted.append((scheme, *rotate(q, k, prepared), prepared))
+            return noted[-1][1:3]
+
+        return rotate_and_note
+
+    schemes = (model.pos, model.no_pos)
+    for scheme in schemes:
+        scheme.rotate = noting(scheme, scheme.rotate)
+    try:
+        model.hidden(idx)
+    finally:
+        for scheme in schemes:
+            del scheme.rotate
+    pos = torch.arange(idx.size(1), device=idx.device)
+    for layer, (scheme, q, k, prepared) in enumerate(noted):
+        scores = q @ k.mT / math.sqrt(c.n_embd // c.n_head)
+        if type(scheme).bias is not PositionScheme.bias:
+            scores = scores + scheme.bias(q, k, pos, pos, prepared, layer)
+        yield scores
+
+
+def mean_score_by_distance(model, tokens):
+    """(T,): over the tokens (B, T), layers and heads, relative to each query's mean over as many keys as it was trained
+    on, since the softmax does not see what is added to a whole row. Queries from half the training length on count."""
+    n, trained = tokens.size(1), model.config.block_size
+    distance = torch.arange(n)[:, None] - torch.arange(n)
+    near = (distance >= 0) & (distance < trained)
+    total = torch.zeros(n, n, dtype=torch.float64)
+    for scores in attention_scores(model, tokens):
+        total += scores.cpu().double().mean(dim=(0, 1)) / model.config.n_layer
+    total -= (total * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
+    total = total[trained // 2 :]
+    return torch.stack([total.diagonal(trained // 2 - d).mean() for d in range(n)])
+
+
+def draw_scores(models, tokens_of):
+    named, longest = {}, 0
+    for name, model in models.items():
+        T = model.config.block_size
+        longest = max(longest, T)
+        n = T if model.pos.max_positions else 4 * T
+        tokens = tokens_of(n).to(model.lm_head.weight.device)
+        named[name + (" (ends)" if n == T else "")] = mean_score_by_distance(model, tokens)
+    figure, (axes,) = figure_of(1, width=8, height=5)
+    lines(axes, named, "Score against distance: mean over text, layers and heads", "distance + 1 (tokens)",
+          "score, relative to the query's mean (nats)", logarithmic=True)  # fmt: skip
+    axes.set_ylim(bottom=-15)  # ALiBi goes on falling
+    mark_training_length(axes, longest)
+    return figure
+
+
+# ----------------------------------------------------------------------------------------------------------
+
+PICTURES = {  # name -> how it is drawn, and the schemes whose runs it needs
+    "sinusoidal": (draw_sinusoidal, ()),
+    "similarity": (draw_similarity, ("learnable",)),
+    "rope": (draw_rope, ()),
+    "alibi": (draw_alibi, ()),
+    "t5": (draw_t5, ("t5",)),
+    "transformer_xl": (draw_transformer_xl, ("transformer_xl",)),
+    "window": (draw_window, ()),
+}
+
+
+def main(argv):
+    cfg = config.load(VisualizeConfig, argv, list_field="runs")
+    device, checkpoints, models = run.pick_device(cfg.device), {}, {}
+    for path in cfg.runs:
+        checkpoint = run.load_checkpoint(path)
+        scheme = checkpoint["model_args"]["pos_scheme"]
+        if scheme not in checkpoints or Path(path).name == scheme:  # out/none rather than out/drope
+            checkpoints[scheme] = checkpoint
+    models = {name: run.load_model(checkpoints[name], device) for name in SCHEMES if name in checkpoints}
+
+    figures = {}
+    for name, (draw, needed) in PICTURES.items():
+        if missing := [scheme for scheme in needed if scheme not in models]:
+            print(f"{name}: left out, it needs a run of {missing[0]}: python train.py config/{missing[0]}.py")
+        else:
+            figures[name] = draw(*(models[scheme] for scheme in needed))
+    if models:
+        first = next(iter(checkpoints.values()))
+        split = data.load(first["config"]["dataset"]).val
+        figures["scores"] = draw_scores(models, lambda n: evenly(split, n, first["model_args"]["vocab_size"]))
+
+    folder = Path(cfg.results_dir) / "schemes"
+    folder.mkdir(parents=True, exist_ok=True)
+    tracker = run.Wandb(
+        cfg.wandb_mode,
+        cfg.wandb_project,
+        "pictures",
+        f"pictures-{run.stamp()}",
+        "pictures",
+        {"runs": list(cfg.runs)},
+        {},
+    )
+    for name, figure in figures.items():
+        path = folder / f"{name}.png"
+        figure.savefig(path, dpi=110)
+        tracker.image(f"pictures/{name}", path)
+        print(f"picture   {path}")
+    print("\n".join(tracker.finish()))
+    return 0
+
+
+if __name__ == "__main__":
+    config.script(main)
