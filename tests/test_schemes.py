@@ -268,6 +268,19 @@ def test_without_positions_earlier_tokens_are_a_set_else_not(scheme):
     assert not torch.allclose(one, two, atol=1e-6)
 
 
+def test_distance_without_a_mask_cannot_tell_before_from_after():
+    """Why ALiBi is -m(i-j) under a causal mask: as -m|i-j| on all keys, the reversed text has the same scores."""
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    i = torch.arange(7)
+
+    def mixed(x, bias):
+        return ((x @ x.T / 2 + bias).softmax(-1) @ x)[3]  # of the middle token, which stays where it is
+
+    apart = i[:, None] - i
+    torch.testing.assert_close(mixed(x, -0.5 * apart.abs()), mixed(x.flip(0), -0.5 * apart.abs()))
+    assert (mixed(x, -0.5 * apart) - mixed(x.flip(0), -0.5 * apart)).abs().max() > 0.1
+
+
 def attention_weights(model, q, k, q_pos, k_pos, layer=0):
     """Softmax weights of the model's scheme on given q and k (B, H, ·, D), by feeding one-hot values to attend."""
     S, D = k.size(2), q.size(3)
