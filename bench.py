@@ -94,12 +94,13 @@ def main(argv):
         f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {device.type}, {str(dtype)[6:]}"
         + ", compiled" * compiled
     )
-    print(f"{'':12}{'ms a step':>10}{'tokens/s':>12}{'speed relative to learnable':>30}")
+    print(f"{'':15}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{'speed relative to learnable':>30}")
     for name in pairs:
         seconds = statistics.median(times[name])
         ratios = [a / b for a, b in zip(times["learnable"], times[name], strict=True)]
         rate = cfg.batch_size * cfg.block_size / seconds
-        print(f"{name:12}{1000 * seconds:10.1f}{rate:12,.0f}{statistics.median(ratios):30.3f}")
+        size = sum(p.numel() for p in pairs[name][0].parameters())
+        print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{statistics.median(ratios):30.3f}")
     return 0
 
 

@@ -91,7 +91,15 @@ def sinusoidal_table(n):
 
 def draw_sinusoidal():
     figure, (first, whole) = figure_of(2, title="Sinusoidal table: sines and cosines, from fast to slow")
-    heat(figure, first, sinusoidal_table(50)[:, :64], "the first 50 positions", "channel", "position", "value")
+    heat(
+        figure,
+        first,
+        sinusoidal_table(50)[:, :64],
+        "the first 50 positions, channels 0 to 63",
+        "channel",
+        "position",
+        "value",
+    )
     heat(figure, whole, sinusoidal_table(1024), "all channels, 1,024 positions", "channel", "position", "value")
     return figure
 
@@ -190,6 +198,7 @@ def draw_window():
     for ax, window in zip(axes, (16, 4), strict=True):
         seen = ((distance >= 0) & (distance < window)).float()
         heat(figure, ax, seen, "causal" if window == 16 else f"causal, window = {window}", "key j", "query i")
+        ax.set_xticks(range(0, 16, 2))
     return figure
 
 

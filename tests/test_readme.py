@@ -87,3 +87,16 @@ def test_the_example_of_a_scheme_is_ten_lines():
     """conftest.py executes it; all tests of schemes then run on it."""
     assert "kerple" in SCHEMES
     assert len([line for line in EXAMPLE.split("class ")[1].splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
+def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsys):
+    text = (ROOT / "docs" / page).read_text()
+    (example,), (printed,) = (re.findall(rf"```{kind}\n(.*?)```", text, re.S) for kind in ("python", "text"))
+    exec(example, {})
+    assert capsys.readouterr().out == printed
+    tests = "".join(p.read_text() for p in (ROOT / "tests").glob("*.py"))
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert f"def {name}(" in tests, name
+    for path in re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r"`(schemes/\w+\.png)`", text):
+        assert (ROOT / "docs" / path).exists(), path
