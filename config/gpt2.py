@@ -1,6 +1,6 @@
 """GPT-2 (124M), nanoGPT's recipe, for GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.py
 
-The text is yours to bring: python data/folder/prepare.py PATH --tokenizer=gpt2 --name=openwebtext
+Its text, OpenWebText, first: pip install datasets && python data/huggingface/prepare.py
 nanoGPT reports about 2.85 on OpenWebText; not run here yet.
 """
 

@@ -146,7 +146,7 @@ def load(name):
         prepare_stdlib()
     try:
         meta = json.loads(meta_path.read_text())
-        splits = {s: _load_split(folder, s, meta) for s in ("train", "val")}
+        splits = {s: load_split(folder, s, meta) for s in ("train", "val")}
         tokenizer = tokenizer_from(meta["tokenizer"])
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{meta_path} is damaged ({type(error).__name__}: {error}): prepare it again") from None
@@ -161,12 +161,13 @@ def _how_to_prepare(folder):
         return f"run  python data/{folder.name}/prepare.py"
     prepared = sorted(p.parent.name for p in ROOT.glob("*/meta.json"))
     return (
-        f"there is no {folder}. Prepared are: {', '.join(prepared) or 'none'}. "
-        f"For your own text: python data/folder/prepare.py PATH --name={folder.name}"
+        f"there is no {folder / 'meta.json'}. Prepared are: {', '.join(prepared) or 'none'}. For your own text: "
+        f"python data/folder/prepare.py PATH --name={folder.name}; "
+        f"for that of the Hugging Face hub, as openwebtext: python data/huggingface/prepare.py"
     )
 
 
-def _load_split(folder, split, meta):
+def load_split(folder, split, meta):
     info = meta["splits"][split]
     tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
     docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])

@@ -33,24 +33,29 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 
 
 def read_pieces(path, first=0, last=None):
-    """The characters first … last−1 of a UTF-8 file, in pieces that (but for the first) begin with white space."""
-    position, rest = 0, ""
+    """The characters first … last−1 of a UTF-8 file, in pieces as cut_pieces makes them."""
     try:
         with open(path, encoding="utf-8") as f:
-            while last is None or position < last:
-                text = f.read(PIECE)
-                if not text:
-                    break
-                begin, end = position, position + len(text)
-                position = end
-                text = text[max(0, first - begin) : None if last is None else max(0, last - begin)]
-                text = rest + text
-                cut = _last_cut(text)
-                rest = text[cut:]
-                if cut:
-                    yield text[:cut]
+            yield from cut_pieces(f, first, last)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
+
+
+def cut_pieces(f, first=0, last=None):
+    """The characters first … last−1 of an open text, in pieces that (but for the first) begin with white space."""
+    position, rest = 0, ""
+    while last is None or position < last:
+        text = f.read(PIECE)
+        if not text:
+            break
+        begin, end = position, position + len(text)
+        position = end
+        text = text[max(0, first - begin) : None if last is None else max(0, last - begin)]
+        text = rest + text
+        cut = _last_cut(text)
+        rest = text[cut:]
+        if cut:
+            yield text[:cut]
     if rest:
         yield rest
 
@@ -121,28 +126,28 @@ def split_documents(files, root, val_share=0.1):
 # Tokenizers from text
 
 
-def make_tokenizer(kind, documents):
-    """char: every character of the text. gpt2. bpe:N: trained on the training documents, N ids with <|endoftext|>."""
-    if kind == "char":
-        everything = documents["train"] + documents["val"]
-        chars = set()
-        for document in tqdm(everything, desc="characters", unit="doc"):
-            for piece in read_pieces(*document):
-                chars.update(piece)
-        return data.CharTokenizer(chars)
-    if kind == "gpt2":
-        return data.tokenizer_from({"kind": "gpt2"})
+def check_tokenizer(kind):
+    """ValueError unless make_tokenizer knows it."""
     size = kind.removeprefix("bpe:")
-    if size == kind or not size.isdecimal() or int(size) < 257:
+    if kind not in ("char", "gpt2") and (size == kind or not size.isdecimal() or int(size) < 257):
         raise ValueError(
             f"--tokenizer={kind!r} must be char, gpt2 or bpe:N with N at least 257 (256 bytes and one more)"
         )
+
+
+def make_tokenizer(kind, pieces):
+    """char: every character of the text. gpt2. bpe:N: trained on the training documents, N ids with <|endoftext|>.
+    pieces(split) yields the text of a split in pieces."""
+    check_tokenizer(kind)
+    if kind == "char":
+        return data.CharTokenizer({c for split in ("train", "val") for piece in pieces(split) for c in set(piece)})
+    if kind == "gpt2":
+        return data.tokenizer_from({"kind": "gpt2"})
     import rustbpe  # only where a BPE is trained
 
+    size = kind.removeprefix("bpe:")
     trainer = rustbpe.Tokenizer()
-    train = tqdm(documents["train"], desc=f"training {kind}", unit="doc")
-    pieces = (piece for document in train for piece in read_pieces(*document))
-    trainer.train_from_iterator(pieces, int(size) - 1, buffer_size=64, pattern=data.GPT2_PATTERN)
+    trainer.train_from_iterator(pieces("train"), int(size) - 1, buffer_size=64, pattern=data.GPT2_PATTERN)
     tokens = [token for token, _ in sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])]
     if len(tokens) < int(size) - 1:
         raise ValueError(
@@ -154,6 +159,10 @@ def make_tokenizer(kind, documents):
 
 # ----------------------------------------------------------------------------------------------------------
 # Writing
+
+
+def id_type(tokenizer):
+    return "uint16" if tokenizer.n_vocab <= 65536 else "uint32"
 
 
 class TokenWriter:
@@ -196,13 +205,12 @@ def write_dataset(folder, documents, tokenizer, source):
     """Tokenises the documents into `folder`. Nothing of it changes before all is written."""
     created = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    dtype = "uint16" if tokenizer.n_vocab <= 65536 else "uint32"
     encode = getattr(tokenizer, "encode_plain", tokenizer.encode)
     text_hash, splits = hashlib.sha256(), {}
     temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
     try:
         for split in ("train", "val"):
-            writer = TokenWriter(temporary, split, dtype)
+            writer = TokenWriter(temporary, split, id_type(tokenizer))
             for document in tqdm(documents[split], desc=split, unit="doc"):
                 writer.begin_document(tokenizer.eot)
                 for piece in read_pieces(*document):
@@ -211,21 +219,26 @@ def write_dataset(folder, documents, tokenizer, source):
                     writer.bytes += len(raw)
                     writer.add(encode(piece))
             splits[split] = writer.close()
-        meta = {
-            "source": source | {"sha256": text_hash.hexdigest()},
-            "vocab_size": tokenizer.n_vocab,
-            "dtype": dtype,
-            "splits": splits,
-            "tokenizer": tokenizer.spec,
-        }
-        (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
-        (folder / "meta.json").unlink(missing_ok=True)  # last out, first in: without it a folder is not prepared
-        for file in sorted(temporary.iterdir(), key=lambda p: p.name == "meta.json"):
-            os.replace(file, folder / file.name)
+        publish(folder, temporary, tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
     finally:
         shutil.rmtree(temporary)
         if created and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def publish(folder, temporary, tokenizer, splits, source):
+    """Makes the token files in `temporary` the dataset of `folder`."""
+    meta = {
+        "source": source,
+        "vocab_size": tokenizer.n_vocab,
+        "dtype": id_type(tokenizer),
+        "splits": splits,
+        "tokenizer": tokenizer.spec,
+    }
+    (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
+    (folder / "meta.json").unlink(missing_ok=True)  # last out, first in: without it a folder is not prepared
+    for file in sorted(temporary.iterdir(), key=lambda p: p.name == "meta.json"):
+        os.replace(file, folder / file.name)
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
@@ -235,7 +248,12 @@ def prepare(name, files, kind, source, root):
     for split in ("train", "val"):
         if not documents[split]:
             raise ValueError(f"the text is too short to be split: nothing is left for {split}")
-    write_dataset(data.folder_of(name), documents, make_tokenizer(kind, documents), source)
+
+    def pieces(split):
+        for document in tqdm(documents[split], desc=f"{split} for {kind}", unit="doc"):
+            yield from read_pieces(*document)
+
+    write_dataset(data.folder_of(name), documents, make_tokenizer(kind, pieces), source)
 
 
 def prepare_stdlib():
@@ -276,6 +294,14 @@ def shakespeare_main(argv, name, kind):
     return 0
 
 
+def check_name(name):
+    """ValueError unless a user may give his dataset this name."""
+    reserved = (data.folder_of(name) / "prepare.py").is_file()
+    if reserved or (not name.replace("_", "").replace("-", "").isalnum() and "/" not in name):
+        why = "is a dataset of this code" if reserved else "must be of letters, digits, '-' and '_'"
+        raise ValueError(f"--name={name!r} {why}: choose another")
+
+
 def folder_main(argv):
     parser = Parser(description="Your own text files, as data/NAME.")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a text file, or a folder of them")
@@ -283,10 +309,7 @@ def folder_main(argv):
     parser.add_argument("--tokenizer", default="char", help="char, gpt2, or bpe:N, trained here (default: %(default)s)")
     parser.add_argument("--name", required=True, help="the dataset's name: train with --dataset=NAME")
     args = parser.parse_args(argv)
-    reserved = (data.folder_of(args.name) / "prepare.py").is_file()
-    if reserved or (not args.name.replace("_", "").replace("-", "").isalnum() and "/" not in args.name):
-        why = "is a dataset of this code" if reserved else "must be of letters, digits, '-' and '_'"
-        raise ValueError(f"--name={args.name!r} {why}: choose another")
+    check_name(args.name)
     files = find_files(args.paths, args.glob)
     root = os.path.commonpath([p.resolve().parent for p in files])
     prepare(args.name, files, args.tokenizer, {"text": " ".join(args.paths)}, root)
