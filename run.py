@@ -130,12 +130,13 @@ def foreign(path, args, weights, step):
 
 
 def import_transformers():
-    """Hugging Face's package, which is optional, made to speak of errors only."""
+    """Hugging Face's package, which is optional, made to tell nothing but errors."""
     try:
         import transformers
     except ImportError:
         raise ValueError("Hugging Face's format needs a package that is not there: pip install transformers") from None
     transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return transformers
 
@@ -143,8 +144,8 @@ def import_transformers():
 def from_hugging_face(name):
     """A GPT-2 in Hugging Face's format, a folder or a name on the hub, in the form of our checkpoints."""
     transformers, source, model = import_transformers(), str(name).removeprefix("hf:"), None
-    if Path(source).is_dir():  # a download shows how far it is
-        transformers.utils.logging.disable_progress_bar()
+    if not Path(source).is_dir():  # a download shows how far it is
+        transformers.utils.logging.enable_progress_bar()
     try:
         architecture = transformers.GPT2Config.get_config_dict(source)[0].get("model_type")
         if architecture == "gpt2":
@@ -153,7 +154,7 @@ def from_hugging_face(name):
             )
     except Exception as error:  # whatever the hub, the network or a damaged file provokes
         advice = "" if Path(source).is_dir() else ": connect, or name a folder that holds it"
-        raise ValueError(f"{name} could not be loaded ({' '.join(str(error).split())[:200]}){advice}") from None
+        raise ValueError(f"{name} could not be loaded ({' '.join(str(error).split()).split('. ')[0][:200]}){advice}") from None
     if model is None:
         raise ValueError(f"{name} is of architecture {architecture!r}: of Hugging Face's, only 'gpt2' can be loaded")
     c = model.config

@@ -208,7 +208,9 @@ def begin_from(path, model, dataset):
         else:
             shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
-    if left := sorted(k for k in source if k.startswith("pos.") and k not in model.state_dict()):
+    if left := sorted(source.keys() - model.state_dict().keys()):
+        if other := [k for k in left if not k.startswith("pos.")]:
+            raise ValueError(f"init_from={path} has weights that this model has not, such as {other[0]}")
         lines.append(f"{', '.join(left)} left behind")
     return lines
 
