@@ -179,7 +179,7 @@ def variant_of(cfg):
 
 
 def weights_hash(checkpoint):
-    """sha256 of a checkpoint's file, or where it is of none, of the model itself."""
+    """sha256 of a checkpoint's file or, where it is not in a file of ours, of its model."""
     if Path(checkpoint["path"]).is_file():
         return data.file_hash(checkpoint["path"])
     tensors = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in checkpoint["model"].items()}

@@ -33,7 +33,7 @@ class ExportConfig:
 # Architectures: each one's config, and what becomes of a weight
 
 OURS = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. pos."
-NAMES = {  # theirs, in the same order
+NAMES = {  # theirs, in the same order; only GPT-2 has the last
     "learnable": "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. transformer.",
     "rope": "gpt_neox. embed_in. .layers. input_layernorm. post_attention_layernorm. attention.query_key_value. "
     "attention.dense. mlp.dense_h_to_4h. mlp.dense_4h_to_h. final_layer_norm.",
@@ -157,7 +157,7 @@ def main(argv):
     transformers = run.import_transformers()
     checkpoint = run.load_checkpoint(cfg.runs[0])
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint["folder"] / "hf"
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is there and not empty: choose another --hf_dir")
     model = run.load_model(checkpoint, torch.device("cpu"))
     tokenizer = run.load_tokenizer(checkpoint) if checkpoint["tokenizer"] else None

@@ -90,15 +90,28 @@ def save_checkpoint(folder, checkpoint, is_best):
 
 def load_checkpoint(path, which="best"):
     """The dict in a checkpoint file, or in best.pt or latest.pt of a run folder; and the like of it from nanoGPT's
-    ckpt.pt or a GPT-2 in Hugging Face's format, a folder or a name on the hub. ValueError for anything else."""
+    ckpt.pt or a GPT-2 in Hugging Face's format, a folder or a name on the hub. ValueError for anything else.
+
+    Its `path` and `folder` say where it lies; what comes from other code has no tokenizer and knows no text."""
     name, path = str(path), Path(path)
-    if name.startswith("hf:") or (name in HUB and not path.exists()):
-        return from_hugging_face(name) | {"path": name, "folder": Path("out/hub", name.removeprefix("hf:"))}
     if path.is_dir():
         candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
         path = next((p for p in candidates if p.is_file()), candidates[0])
-    if path.name == "config.json" and path.is_file():
-        return from_hugging_face(path.parent) | {"path": str(path.parent), "folder": path.parent}
+    if name.startswith("hf:") or (name in HUB and not Path(name).exists()):
+        checkpoint, folder = from_hugging_face(name), Path("out/hub", name.removeprefix("hf:"))
+    elif path.name == "config.json" and path.is_file():
+        path = folder = path.parent
+        checkpoint = from_hugging_face(str(path))
+    else:
+        checkpoint, folder = read_checkpoint(path), path.parent
+    try:
+        args = asdict(GPTConfig(**checkpoint["model_args"]))
+    except TypeError as error:
+        raise ValueError(f"{path} does not fit model.py: {error}") from None
+    return checkpoint | {"model_args": args, "path": str(path), "folder": folder}
+
+
+def read_checkpoint(path):
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
     try:
@@ -109,23 +122,20 @@ def load_checkpoint(path, which="best"):
         ) from None
     given = checkpoint if isinstance(checkpoint, dict) else {}
     if all(isinstance(given.get(key), kind) for key, kind in NANOGPT.items()):
-        checkpoint = foreign(path, given["model_args"], given["model"], given["iter_num"])
-    elif lacking := [key for key, kind in CHECKPOINT.items() if not isinstance(given.get(key), kind)]:
+        return foreign(given["model"], given["model_args"], given["iter_num"])
+    if lacking := [key for key, kind in CHECKPOINT.items() if not isinstance(given.get(key), kind)]:
         raise ValueError(f"{path} is no checkpoint of train.py: it lacks {', '.join(lacking)}")
-    return checkpoint | {"path": str(path), "folder": path.parent}
+    return checkpoint
 
 
-def foreign(path, args, weights, step):
-    """A checkpoint of other code, with nanoGPT's names, in the form of ours. What it was trained on is not known."""
-    try:
-        args = asdict(GPTConfig(**args, pos_scheme="learnable"))
-    except TypeError as error:
-        raise ValueError(f"{path} does not fit model.py: {error}") from None
+def foreign(weights, args, step):
+    """A checkpoint with nanoGPT's names, in the form of ours."""
     own = {  # a compiled model's names have a prefix; the causal masks of old versions are not learned
         k.removeprefix("_orig_mod.").replace("transformer.wpe.", "pos.wpe."): v
         for k, v in weights.items()
         if not k.endswith(".attn.bias")
     }
+    args = args | {"pos_scheme": "learnable"}
     return {"model": own, "model_args": args, "config": {}, "step": step, "tokenizer": None, "dataset_hash": None}
 
 
@@ -143,7 +153,7 @@ def import_transformers():
 
 def from_hugging_face(name):
     """A GPT-2 in Hugging Face's format, a folder or a name on the hub, in the form of our checkpoints."""
-    transformers, source, model = import_transformers(), str(name).removeprefix("hf:"), None
+    transformers, source, model = import_transformers(), name.removeprefix("hf:"), None
     if not Path(source).is_dir():  # a download shows how far it is
         transformers.utils.logging.enable_progress_bar()
     try:
@@ -154,7 +164,8 @@ def from_hugging_face(name):
             )
     except Exception as error:  # whatever the hub, the network or a damaged file provokes
         advice = "" if Path(source).is_dir() else ": connect, or name a folder that holds it"
-        raise ValueError(f"{name} could not be loaded ({' '.join(str(error).split()).split('. ')[0][:200]}){advice}") from None
+        told = " ".join(str(error).split()).split(". ")[0][:200]
+        raise ValueError(f"{name} could not be loaded ({told}){advice}") from None
     if model is None:
         raise ValueError(f"{name} is of architecture {architecture!r}: of Hugging Face's, only 'gpt2' can be loaded")
     c = model.config
@@ -180,7 +191,7 @@ def from_hugging_face(name):
         for k, v in model.transformer.state_dict().items()
     }
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
-    return foreign(name, args | {"gelu_tanh": c.activation_function != "gelu"}, weights, 0)
+    return foreign(weights, args | {"gelu_tanh": c.activation_function != "gelu"}, step=0)
 
 
 @dataclass(frozen=True)
@@ -231,7 +242,7 @@ def load_model(checkpoint, device):
     try:
         model = GPT(GPTConfig(**checkpoint["model_args"]))
         model.load_state_dict(checkpoint["model"])
-    except (TypeError, RuntimeError) as error:
+    except RuntimeError as error:
         raise ValueError(f"{checkpoint['path']} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
     return model.to(device).eval()
 
@@ -246,7 +257,7 @@ def load_tokenizer(checkpoint, given=None, whose=""):
                 f"{path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME for that of a prepared text"
             )
         if given.n_vocab > n_vocab:
-            raise ValueError(f"{path} has {n_vocab:,} ids, too few for the tokenizer of {whose}, {given.n_vocab:,}")
+            raise ValueError(f"{path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
         return given
     spec = {k: v for k, v in own.items() if k != "hash"}
     if spec_hash(spec) != own.get("hash"):

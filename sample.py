@@ -37,9 +37,8 @@ class SampleConfig(run.Overrides):
         config.at_least(1, self, "num_samples")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
         config.one_of(run.DTYPES, self, "dtype")
-        config.one_of(("", "gpt2"), self, "tokenizer")
-        if self.tokenizer and self.dataset:
-            raise ValueError("--tokenizer and --dataset exclude each other")
+        if self.tokenizer not in ("", "gpt2") or (self.tokenizer and self.dataset):
+            raise ValueError("give either --tokenizer=gpt2 or --dataset=NAME, for that of a prepared text")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
 
