@@ -6,6 +6,7 @@ training length with a 95% band; results/ gets the numbers and the picture. What
 """
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 import config
 import data
 import run
+from model import GPTConfig
 
 PROTOCOLS = ("fixed", "nonoverlapping")
 RESAMPLES = 4000  # of the bootstrap
@@ -28,12 +30,12 @@ FEWEST_DOCUMENTS = 10  # to resample documents; below it blocks, and the band sp
 
 @dataclass(frozen=True)
 class EvalConfig(run.Overrides):
-    runs: tuple = ()  # run folders: given without a flag
+    runs: tuple = ()  # given without a flag: run folders or whatever else sample.py takes
     protocol: str = "fixed"  # the same last tokens at every length; nonoverlapping: all tokens of windows side by side
     lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
     blocks: int = 0  # blocks of targets (fixed; default 512) or of text as long as the longest context (default 64)
     block_tokens: int = 0  # targets in a block under `fixed`; default: 8, or a quarter of the shortest length if less
-    dataset: str = ""  # default: the validation text of the runs' own dataset
+    dataset: str = ""  # default: the validation text of the runs' own dataset, where they have one
     seed: int = 1337  # of the choice of blocks and of the bootstrap
     results_dir: str = "results"
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
@@ -176,7 +178,15 @@ def variant_of(cfg):
     return "-".join(["length", *filter(None, parts)])
 
 
-def measure(cfg, folder, checkpoint, dataset, lengths):
+def weights_hash(checkpoint):
+    """sha256 of a checkpoint's file or, where it is not in a file of ours, of its model."""
+    if Path(checkpoint["path"]).is_file():
+        return data.file_hash(checkpoint["path"])
+    tensors = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in checkpoint["model"].items()}
+    return data.spec_hash([checkpoint["model_args"], tensors])
+
+
+def measure(cfg, checkpoint, dataset, lengths):
     """The run's block losses at every length, from its folder if they are there, else computed and saved there:
     ({length: (blocks,)}, documents (blocks,), share of contexts that cross documents, whether computed now)."""
     split, longest = dataset.val, lengths[-1]
@@ -184,7 +194,7 @@ def measure(cfg, folder, checkpoint, dataset, lengths):
     device = run.pick_device(cfg.device)
     dtype = run.pick_dtype(cfg.dtype, device)
     key = {
-        "checkpoint": data.file_hash(checkpoint["path"]),
+        "checkpoint": weights_hash(checkpoint),
         "dataset": dataset.hash,
         "protocol": cfg.protocol,
         "lengths": lengths,
@@ -194,7 +204,7 @@ def measure(cfg, folder, checkpoint, dataset, lengths):
         "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     }
-    variant = variant_of(cfg)
+    folder, variant = checkpoint["folder"], variant_of(cfg)
     json_path, npz_path = folder / f"{variant}.json", folder / f"{variant}.npz"
     if json_path.is_file() and npz_path.is_file() and json.loads(json_path.read_text()).get("key") == key:
         with np.load(npz_path) as saved:
@@ -210,6 +220,7 @@ def measure(cfg, folder, checkpoint, dataset, lengths):
         run.override(model, cfg, n, checkpoint["path"])
         losses[n] = block_losses(cfg, model, split, ends, n, longest, dtype, progress)
     progress.close()
+    folder.mkdir(parents=True, exist_ok=True)  # a name on the hub has none yet
     json_path.unlink(missing_ok=True)  # written last: it vouches for the losses
     np.savez(npz_path, ends=ends, documents=documents, **{str(n): v for n, v in losses.items()})
     run.write_atomically(json_path, json.dumps({"key": key}))
@@ -282,7 +293,7 @@ def log_to_wandb(cfg, name, checkpoint, result, lengths, variant):
     """One wandb run per checkpoint, in the group of its training run: length/* against the context length."""
     settings = checkpoint["config"] | {"run": name, "step": checkpoint["step"]} | dataclasses.asdict(cfg)
     tracker = run.Wandb(
-        cfg.wandb_mode, cfg.wandb_project, group_of(checkpoint), f"{name}-{variant}-{run.stamp()}", "eval_length",
+        cfg.wandb_mode, cfg.wandb_project, group_of(cfg, checkpoint), f"{name}-{variant}-{run.stamp()}", "eval_length",
         settings | {"runs": list(cfg.runs)}, {"length": "length/context"},
     )  # fmt: skip
     for n in lengths:
@@ -291,34 +302,30 @@ def log_to_wandb(cfg, name, checkpoint, result, lengths, variant):
     return tracker.finish()
 
 
-def group_of(checkpoint):
-    return checkpoint["config"]["wandb_group"] or Path(checkpoint["config"]["dataset"]).name
+def group_of(cfg, checkpoint):
+    return checkpoint["config"].get("wandb_group") or Path(checkpoint["config"].get("dataset", cfg.dataset)).name
 
 
 def open_runs(cfg):
-    """{folder: best checkpoint}, and the text to evaluate them on. ValueError unless one picture can hold them all."""
-    folders = list(dict.fromkeys(Path(r) for r in cfg.runs))
-    for folder in folders:
-        if not folder.is_dir():
-            raise ValueError(f"there is no run folder {folder}: train one with  python train.py config/rope.py")
-    checkpoints = {folder: run.load_checkpoint(folder) for folder in folders}
-    texts = {c["dataset_hash"]: f"{f} (on {c['config']['dataset']})" for f, c in checkpoints.items()}
+    """{name: best checkpoint}, and the text to evaluate them on. ValueError unless one picture can hold them all."""
+    checkpoints = {str(path): run.load_checkpoint(path) for path in map(Path, cfg.runs)}
+    datasets = [run.dataset_of(c, cfg.dataset) for c in checkpoints.values()]
+    texts = {c["dataset_hash"]: f"{r} (on {c['config']['dataset']})" for r, c in checkpoints.items() if c["config"]}
     if len(texts) > 1:
         both = ", ".join(f"{who}: {hash[:8]}…" for hash, who in list(texts.items())[:2])
         raise ValueError(f"the runs were trained on different text ({both}): evaluate them apart")
-    first = checkpoints[folders[0]]
-    dataset = data.load(cfg.dataset or first["config"]["dataset"])
-    if data.spec_hash(dataset.tokenizer.spec) != first["tokenizer"]["hash"]:
-        raise ValueError(f"dataset {dataset.name!r} is prepared with another tokenizer than that of the runs")
+    dataset = data.load(datasets[0])
+    for checkpoint in checkpoints.values():
+        run.load_tokenizer(checkpoint, dataset.tokenizer, f"dataset {dataset.name!r}")
     if not cfg.dataset and dataset.hash not in texts:
         raise ValueError(
             f"dataset {dataset.name!r} is no longer the text that the runs were trained on; to evaluate them on it all "
             f"the same, name it: --dataset={dataset.name}"
         )
-    for folder, checkpoint in checkpoints.items():
-        step, last = checkpoint["step"], checkpoint["config"]["max_iters"]
+    for name, checkpoint in checkpoints.items():
+        step, last = checkpoint["step"], checkpoint["config"].get("max_iters", 0)
         if step < last:
-            print(f"note: the best checkpoint of {folder} is of step {step} of {last}")
+            print(f"note: the best checkpoint of {name} is of step {step} of {last}")
     return checkpoints, dataset
 
 
@@ -360,17 +367,17 @@ def main(argv):
     blocks = cfg.blocks or max(2, min(blocks, (len(dataset.val.tokens) - 1) // stride - lengths[-1] // stride))
     cfg = dataclasses.replace(cfg, blocks=blocks, block_tokens=stride)
     variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in cfg.rope_scaling.split(",")]
-    for checkpoint in checkpoints.values():  # what does not fit a run is told before any is measured
-        for one in variants:
-            run.override(run.load_model(checkpoint, torch.device("cpu")), one, lengths[-1], checkpoint["path"])
+    for checkpoint, one in itertools.product(checkpoints.values(), variants):  # told before any is measured
+        run.overridden(GPTConfig(**checkpoint["model_args"]), one, lengths[-1], checkpoint["path"])
 
     results, closing = {}, []
-    names = [folder.name for folder in checkpoints]
-    for (folder, checkpoint), one in itertools.product(checkpoints.items(), variants):
-        name = folder.name if names.count(folder.name) == 1 else str(folder)
+    names = [checkpoint["folder"].resolve().name for checkpoint in checkpoints.values()]
+    for (path, checkpoint), one in itertools.product(checkpoints.items(), variants):
+        short = checkpoint["folder"].resolve().name
+        name = short if names.count(short) == 1 else path
         name += f" {one.rope_scaling}" if len(variants) > 1 else ""
         begin, training_length = time.perf_counter(), checkpoint["model_args"]["block_size"]
-        losses, documents, crossing, computed = measure(one, folder, checkpoint, dataset, lengths)
+        losses, documents, crossing, computed = measure(one, checkpoint, dataset, lengths)
         rows, *resampled = summarise(losses, documents, lengths, training_length, cfg.seed)
         results[name] = {
             "pos_scheme": checkpoint["model_args"]["pos_scheme"],
@@ -380,12 +387,12 @@ def main(argv):
         }
         print(f"{name}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
         if computed:
-            closing = log_to_wandb(one, folder.name, checkpoint, results[name], lengths, variant_of(one))
+            closing = log_to_wandb(one, short, checkpoint, results[name], lengths, variant_of(one))
 
     n_documents = len(np.unique(documents))
     picture = report(cfg, dataset, lengths, n_documents, crossing, resampled, results)
     if closing:  # something is new: the picture belongs to no single run
-        group = group_of(next(iter(checkpoints.values())))
+        group = group_of(cfg, next(iter(checkpoints.values())))
         id = f"compare-{variant_of(cfg)}-{run.stamp()}"
         tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "comparison", {"runs": names}, {})
         tracker.image("length/picture", picture)

@@ -34,6 +34,7 @@ class GPTConfig:
     n_embd: int = 768
     dropout: float = 0.0
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
+    gelu_tanh: bool = False  # GELU by its tanh formula, as in OpenAI's GPT-2; nanoGPT has the exact one
     pos_scheme: str = "learnable"  # where position enters the model, see SCHEMES
     pos_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 leaves positions out of every fourth layer
     window: int = 0  # a query sees only the last `window` keys; 0: all
@@ -419,9 +420,10 @@ class MLP(nn.Module):
         self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
+        self.gelu = "tanh" if config.gelu_tanh else "none"
 
     def forward(self, x):
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x))))
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate=self.gelu)))
 
 
 class Block(nn.Module):

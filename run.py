@@ -2,19 +2,20 @@
 
 import contextlib
 import json
+import logging
 import netrc
 import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import torch
 
 from data import spec_hash, tokenizer_from
-from model import GPT, GPTConfig
+from model import GPT, SCHEMES, GPTConfig
 
 # ----------------------------------------------------------------------------------------------------------
 # Device
@@ -64,6 +65,8 @@ CHECKPOINT = {
     "dataset_hash": str,
     "segment": int,
 }
+NANOGPT = {"model": dict, "model_args": dict, "iter_num": int}  # of its ckpt.pt
+HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # on the Hugging Face hub; any other GPT-2: hf:OWNER/NAME
 
 
 def save_checkpoint(folder, checkpoint, is_best):
@@ -86,11 +89,29 @@ def save_checkpoint(folder, checkpoint, is_best):
 
 
 def load_checkpoint(path, which="best"):
-    """The dict in a checkpoint file, or in best.pt or latest.pt of a run folder. ValueError for anything else."""
-    path = Path(path)
+    """The dict in a checkpoint file, or in best.pt or latest.pt of a run folder; and the like of it from nanoGPT's
+    ckpt.pt or a GPT-2 in Hugging Face's format, a folder or a name on the hub. ValueError for anything else.
+
+    Its `path` and `folder` say where it lies; what comes from other code has no tokenizer and knows no text."""
+    name, path = str(path), Path(path)
     if path.is_dir():
-        candidates = [path / f"{which}.pt", path / "latest.pt", path / "best.pt"]
+        candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
         path = next((p for p in candidates if p.is_file()), candidates[0])
+    if name.startswith("hf:") or (name in HUB and not Path(name).exists()):
+        checkpoint, folder = from_hugging_face(name), Path("out/hub", name.removeprefix("hf:"))
+    elif path.name == "config.json" and path.is_file():
+        path = folder = path.parent
+        checkpoint = from_hugging_face(str(path))
+    else:
+        checkpoint, folder = read_checkpoint(path), path.parent
+    try:
+        args = asdict(GPTConfig(**checkpoint["model_args"]))
+    except TypeError as error:
+        raise ValueError(f"{path} does not fit model.py: {error}") from None
+    return checkpoint | {"model_args": args, "path": str(path), "folder": folder}
+
+
+def read_checkpoint(path):
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
     try:
@@ -100,10 +121,77 @@ def load_checkpoint(path, which="best"):
             f"{path} is no checkpoint of plain tensors (damaged, another kind, or with code in it): nothing was loaded"
         ) from None
     given = checkpoint if isinstance(checkpoint, dict) else {}
-    lacking = [key for key, kind in CHECKPOINT.items() if not isinstance(given.get(key), kind)]
-    if lacking:
+    if all(isinstance(given.get(key), kind) for key, kind in NANOGPT.items()):
+        return foreign(given["model"], given["model_args"], given["iter_num"])
+    if lacking := [key for key, kind in CHECKPOINT.items() if not isinstance(given.get(key), kind)]:
         raise ValueError(f"{path} is no checkpoint of train.py: it lacks {', '.join(lacking)}")
-    return checkpoint | {"path": str(path)}
+    return checkpoint
+
+
+def foreign(weights, args, step):
+    """A checkpoint with nanoGPT's names, in the form of ours."""
+    own = {  # a compiled model's names have a prefix; the causal masks of old versions are not learned
+        k.removeprefix("_orig_mod.").replace("transformer.wpe.", "pos.wpe."): v
+        for k, v in weights.items()
+        if not k.endswith(".attn.bias")
+    }
+    args = args | {"pos_scheme": "learnable"}
+    return {"model": own, "model_args": args, "config": {}, "step": step, "tokenizer": None, "dataset_hash": None}
+
+
+def import_transformers():
+    """Hugging Face's package, which is optional, made to tell nothing but errors."""
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError("Hugging Face's format needs a package that is not there: pip install transformers") from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return transformers
+
+
+def from_hugging_face(name):
+    """A GPT-2 in Hugging Face's format, a folder or a name on the hub, in the form of our checkpoints."""
+    transformers, source, model = import_transformers(), name.removeprefix("hf:"), None
+    if not Path(source).is_dir():  # a download shows how far it is
+        transformers.utils.logging.enable_progress_bar()
+    try:
+        architecture = transformers.GPT2Config.get_config_dict(source)[0].get("model_type")
+        if architecture == "gpt2":
+            model, loading = transformers.GPT2LMHeadModel.from_pretrained(
+                source, dtype=torch.float32, weights_only=True, output_loading_info=True
+            )
+    except Exception as error:  # whatever the hub, the network or a damaged file provokes
+        advice = "" if Path(source).is_dir() else ": connect, or name a folder that holds it"
+        told = " ".join(str(error).split()).split(". ")[0][:200]
+        raise ValueError(f"{name} could not be loaded ({told}){advice}") from None
+    if model is None:
+        raise ValueError(f"{name} is of architecture {architecture!r}: of Hugging Face's, only 'gpt2' can be loaded")
+    c = model.config
+    computed = {
+        "activation_function": ("gelu", "gelu_new", "gelu_pytorch_tanh"),
+        "n_inner": (None, 4 * c.n_embd),
+        "layer_norm_epsilon": (1e-5,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "reorder_and_upcast_attn": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
+    }
+    for key, values in computed.items():
+        if getattr(c, key) not in values:
+            allowed = " or ".join(map(repr, values))
+            raise ValueError(f"{name} has {key}={getattr(c, key)!r}, and model.py computes only {allowed}")
+    if lacking := sorted(loading["missing_keys"]):
+        raise ValueError(f"{name} lacks {len(lacking)} of its weights, such as {lacking[0]}")
+    args = dict(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd)
+    weights = {
+        f"transformer.{k}": v.T.contiguous() if k.startswith("h.") and v.dim() == 2 else v  # (in, out) there
+        for k, v in model.transformer.state_dict().items()
+    }
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    return foreign(weights, args | {"gelu_tanh": c.activation_function != "gelu"}, step=0)
 
 
 @dataclass(frozen=True)
@@ -122,10 +210,10 @@ class Overrides:
             raise ValueError(f"rope_factor={self.rope_factor!r} must be a number, or auto") from None
 
 
-def override(model, changes, length, path):
-    """The model of the checkpoint at `path` under `changes`, Overrides, to be used up to `length` tokens. ValueError
+def overridden(c, changes, length, path):
+    """GPTConfig c, of the checkpoint at `path`, under `changes`, Overrides, for use up to `length` tokens. ValueError
     where they do not fit it."""
-    c, new = model.config, {}
+    new = {}
     if changes.window is not None:
         new["window"] = changes.window
     if changes.rope_theta is not None:
@@ -137,29 +225,53 @@ def override(model, changes, length, path):
     elif (changes.rope_scaling or c.rope_scaling) != "none":
         new["rope_factor"] = max(c.rope_factor, length / (c.rope_block_size or c.block_size))
     try:
-        return model.override(**new)
+        c = replace(c, **new)
+        SCHEMES[c.pos_scheme](c)  # checks its own
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return c
+
+
+def override(model, changes, length, path):
+    """The model itself under the config that `overridden` returns."""
+    return model.override(**asdict(overridden(model.config, changes, length, path)))
 
 
 def load_model(checkpoint, device):
     """The model of a checkpoint, in evaluation mode."""
     try:
         model = GPT(GPTConfig(**checkpoint["model_args"]))
-        # nanoGPT keeps its position embedding in the transformer
-        state = {k.replace("transformer.wpe.", "pos.wpe."): v for k, v in checkpoint["model"].items()}
-        model.load_state_dict(state)
-    except (TypeError, RuntimeError) as error:
+        model.load_state_dict(checkpoint["model"])
+    except RuntimeError as error:
         raise ValueError(f"{checkpoint['path']} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
     return model.to(device).eval()
 
 
-def load_tokenizer(checkpoint):
-    """The tokenizer that a checkpoint carries."""
-    spec = {k: v for k, v in checkpoint["tokenizer"].items() if k != "hash"}
-    if spec_hash(spec) != checkpoint["tokenizer"].get("hash"):
-        raise ValueError(f"{checkpoint['path']}: its tokenizer does not match its hash; the file is damaged")
-    return tokenizer_from(spec)
+def load_tokenizer(checkpoint, given=None, whose=""):
+    """The tokenizer that a checkpoint carries, or the one `given`, that of `whose`, where it carries none. ValueError
+    where the two are not the same, and where the model does not have as many ids."""
+    path, own, n_vocab = checkpoint["path"], checkpoint["tokenizer"], checkpoint["model_args"]["vocab_size"]
+    if own is None:
+        if given is None:
+            raise ValueError(
+                f"{path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME for that of a prepared text"
+            )
+        if given.n_vocab > n_vocab:
+            raise ValueError(f"{path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
+        return given
+    spec = {k: v for k, v in own.items() if k != "hash"}
+    if spec_hash(spec) != own.get("hash"):
+        raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
+    if given is not None and given.spec != spec:
+        raise ValueError(f"{path} was trained with another tokenizer than that of {whose}")
+    return given or tokenizer_from(spec)
+
+
+def dataset_of(checkpoint, named=""):
+    """The dataset `named`, or else the one that a checkpoint was trained on. ValueError where neither is known."""
+    if not (named or checkpoint["config"]):
+        raise ValueError(f"{checkpoint['path']} does not say on what text it was trained: name one with --dataset=NAME")
+    return named or checkpoint["config"]["dataset"]
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -13,12 +13,15 @@ from pathlib import Path
 import torch
 
 import config
+import data
 import run
 
 
 @dataclass(frozen=True)
 class SampleConfig(run.Overrides):
-    out_dir: str = "out/rope"  # a run folder (its best checkpoint) or a checkpoint file
+    out_dir: str = "out/rope"  # a run folder (its best checkpoint), a checkpoint file, nanoGPT's too, or a GPT-2 (gpt2)
+    tokenizer: str = ""  # gpt2: of a checkpoint that carries none
+    dataset: str = ""  # or that of this prepared text
     start: str = "\n"  # the prompt, or FILE:path of a text file that holds it
     num_samples: int = 3
     max_new_tokens: int = 0  # default: as many as fit into the training length
@@ -34,6 +37,8 @@ class SampleConfig(run.Overrides):
         config.at_least(1, self, "num_samples")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
         config.one_of(run.DTYPES, self, "dtype")
+        if self.tokenizer not in ("", "gpt2") or (self.tokenizer and self.dataset):
+            raise ValueError("give either --tokenizer=gpt2 or --dataset=NAME, for that of a prepared text")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
 
@@ -50,7 +55,12 @@ def read_prompt(start):
 def sample(cfg, out=sys.stdout):
     """Writes cfg.num_samples continuations of the prompt to `out`; returns them, prompt included."""
     checkpoint = run.load_checkpoint(cfg.out_dir)
-    tokenizer = run.load_tokenizer(checkpoint)
+    given, whose = None, f"--tokenizer={cfg.tokenizer}"
+    if cfg.dataset:
+        given, whose = data.load(cfg.dataset).tokenizer, f"dataset {cfg.dataset!r}"
+    elif cfg.tokenizer:
+        given = data.tokenizer_from({"kind": cfg.tokenizer})
+    tokenizer = run.load_tokenizer(checkpoint, given, whose)
     prompt = read_prompt(cfg.start)
     ids = list(tokenizer.encode(prompt))
     if not ids:

@@ -51,7 +51,7 @@ class TrainConfig(GPTConfig):
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
     seed: int = 1337  # of weights, batches and dropout
     # this call
-    init_from: str = ""  # a run folder or checkpoint to begin with, under this scheme, block_size and settings
+    init_from: str = ""  # to begin with, under this scheme and settings: a run, nanoGPT's ckpt.pt, or a GPT-2 (gpt2)
     out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
     resume: bool = False  # go on with the run in out_dir, also under other settings, such as a larger max_iters
     overwrite: bool = False  # begin anew in an out_dir that holds a run
@@ -171,8 +171,9 @@ def open_folder(cfg, dataset):
             raise ValueError(f"there is no run to resume in {folder}")
         return None
     checkpoint = run.load_checkpoint(folder, "latest")
-    old, new = checkpoint["config"], dataclasses.asdict(cfg)
-    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
+    old = dataclasses.asdict(TrainConfig()) | checkpoint["config"]  # which may be older than some settings
+    new = dataclasses.asdict(cfg)
+    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint["dataset_hash"] != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
     model_fields = {f.name for f in dataclasses.fields(GPTConfig)}
@@ -180,7 +181,7 @@ def open_folder(cfg, dataset):
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
-        what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
+        what = ", ".join(f"{k} {old[k]!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
         raise ValueError(
             f"{folder} holds another run ({what}): choose another --out_dir, "
             f"or go on with that run under these settings (--resume), or discard it (--overwrite)"
@@ -192,8 +193,7 @@ def begin_from(path, model, dataset):
     """Loads what fits of another run's checkpoint into the model: the backbone whole, the scheme's own parameters where
     they are of the same kind, a table of another length as far as both reach. Returns what to tell of it."""
     checkpoint = run.load_checkpoint(path)
-    if checkpoint["tokenizer"]["hash"] != data.spec_hash(dataset.tokenizer.spec):
-        raise ValueError(f"init_from={path} was trained with another tokenizer than that of dataset {dataset.name!r}")
+    run.load_tokenizer(checkpoint, dataset.tokenizer, f"dataset {dataset.name!r}")
     source, lines = checkpoint["model"], [f"begun from {checkpoint['path']}, step {checkpoint['step']}"]
     for name, own in model.state_dict().items():
         theirs = source.get(name)
@@ -208,7 +208,9 @@ def begin_from(path, model, dataset):
         else:
             shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
-    if left := sorted(k for k in source if k.startswith("pos.") and k not in model.state_dict()):
+    if left := sorted(source.keys() - model.state_dict().keys()):
+        if other := [k for k in left if not k.startswith("pos.")]:
+            raise ValueError(f"init_from={path} has weights that this model has not, such as {other[0]}")
         lines.append(f"{', '.join(left)} left behind")
     return lines
 
@@ -233,7 +235,8 @@ def train(cfg):
     n_vocab = dataset.tokenizer.n_vocab
     if 0 < cfg.vocab_size < n_vocab:
         raise ValueError(
-            f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}; 0 takes the tokenizer's"
+            f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}"
+            + (f": {cfg.init_from} has no more" if cfg.init_from else "; 0 takes the tokenizer's")
         )
     args = model_args(cfg, cfg.vocab_size or n_vocab)
     rows = cfg.batch_size * cfg.gradient_accumulation_steps  # of a step: they go to ranks, then to micro-steps
@@ -397,10 +400,7 @@ def eval_only(cfg):
     """Prints the best checkpoint's loss over all of the validation text."""
     checkpoint = run.load_checkpoint(cfg.out_dir)
     dataset = data.load(cfg.dataset)
-    if checkpoint["tokenizer"]["hash"] != data.spec_hash(dataset.tokenizer.spec):
-        raise ValueError(
-            f"{checkpoint['path']} was trained with another tokenizer than that of dataset {cfg.dataset!r}"
-        )
+    run.load_tokenizer(checkpoint, dataset.tokenizer, f"dataset {cfg.dataset!r}")
     device = run.pick_device(cfg.device)
     model = run.load_model(checkpoint, device)
     starts = data.val_windows(dataset.val, model.config.block_size)
@@ -421,7 +421,7 @@ def model_of(path, values):
     """What a run that begins from another takes over from it, where `values` do not say otherwise: the model's size,
     the text, and the length that a scheme was trained at before it is stretched."""
     checkpoint = run.load_checkpoint(path)
-    args = checkpoint["model_args"] | {"dataset": checkpoint["config"]["dataset"]}
+    args = checkpoint["model_args"] | {"dataset": run.dataset_of(checkpoint, values.get("dataset"))}
     options = SCHEMES[args["pos_scheme"]].options
     if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
         return {k: v for k, v in args.items() if k not in options}
@@ -436,8 +436,10 @@ def main(argv):
         stem = "-".join(Path(f).stem for f in files)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for what this call sets
-        saved = run.load_checkpoint(values["out_dir"], "latest")["config"]
+        checkpoint = run.load_checkpoint(values["out_dir"], "latest")
+        saved = checkpoint["config"] | {"dataset": run.dataset_of(checkpoint, values.get("dataset"))}
         values = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")} | values
+        del checkpoint
     elif values.get("init_from"):
         values = model_of(values["init_from"], values) | values
     cfg = TrainConfig(**values)

@@ -86,3 +86,20 @@ def tiny(dataset):
         f"--dataset={dataset}", "--n_layer=2", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4",
         "--max_iters=6", "--eval_interval=3", "--warmup_iters=2", "--device=cpu",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """refused(main, argument, …): the one line that a script says before it exits with status 2."""
+    import config
+
+    def call(main, *argv):
+        monkeypatch.setattr(sys, "argv", ["script", *map(str, argv)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            config.script(main)
+        out, err = capsys.readouterr()
+        assert ended.value.code == 2 and err.startswith("error: ") and err.count("\n") == 1
+        return err
+
+    return call

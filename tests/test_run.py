@@ -1,0 +1,276 @@
+"""Other people's weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+import eval_length
+import run
+import sample
+import train
+from model import GPT, GPTConfig
+
+transformers = run.import_transformers()
+V = 30  # ids: the tests' dataset has 25 characters
+
+
+@pytest.fixture(scope="module", params=["gelu_new", "gelu"])
+def gpt2(request, tmp_path_factory):
+    """A GPT-2 with weights large enough that a wrong GELU shows, and its folder."""
+    return write_gpt2(tmp_path_factory.mktemp("hf") / "small", activation_function=request.param)
+
+
+def write_gpt2(folder, **settings):
+    torch.manual_seed(0)
+    size = dict(vocab_size=V, n_positions=16, n_embd=64, n_layer=2, n_head=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None)  # fmt: skip
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size | settings)).eval()
+    for p in theirs.parameters():
+        if p.dim() == 1:  # biases and norms, too
+            p.data += 0.2 * torch.randn_like(p)
+    theirs.save_pretrained(folder)
+    return theirs, folder
+
+
+def edit(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def load(path):
+    return run.load_model(run.load_checkpoint(path), torch.device("cpu"))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Hugging Face
+
+
+@torch.no_grad()
+def test_a_gpt2_has_its_own_logits_and_another_gelu_has_not(gpt2):
+    theirs, folder = gpt2
+    idx = torch.randint(V, (3, 16))
+    logits = theirs(idx).logits
+    for source in (folder, folder / "config.json"):
+        model = load(source)
+        assert (model(idx, idx)[0] - logits).abs().max() <= 1e-4
+    tanh = theirs.config.activation_function == "gelu_new"
+    assert model.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=tanh)
+    checkpoint = run.load_checkpoint(folder)
+    checkpoint["model_args"]["gelu_tanh"] = not tanh
+    assert (run.load_model(checkpoint, torch.device("cpu"))(idx, idx)[0] - logits).abs().max() > 1e-3
+
+
+def test_a_gpt2_continues_as_in_transformers(gpt2):
+    theirs, folder = gpt2
+    idx = torch.tensor([[3, 14, 15, 9]])
+    expected = theirs.generate(
+        idx, attention_mask=torch.ones_like(idx), max_new_tokens=12, do_sample=False, pad_token_id=0
+    )
+    assert torch.equal(load(folder).generate(idx, 12, temperature=0), expected)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (dict(model_type="llama"), "is of architecture 'llama': of Hugging Face's, only 'gpt2' can be loaded"),
+        (dict(model_type=None), "is of architecture None"),
+        (dict(n_inner=32), "n_inner=32, and model.py computes only None or 256"),
+        (dict(activation_function="relu"), "activation_function='relu', and model.py computes only 'gelu' or 'gelu_new'"),
+        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon=1e-06, and"),
+        (dict(scale_attn_weights=False), "scale_attn_weights=False, and"),
+        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True, and"),
+        (dict(reorder_and_upcast_attn=True), "reorder_and_upcast_attn=True, and"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings=False, and"),
+        (dict(n_layer=3), "lacks 12 of its weights, such as transformer.h.2."),
+        (dict(n_embd="wide"), "could not be loaded (Validation error for field 'n_embd'"),
+    ],
+)  # fmt: skip
+def test_what_model_py_does_not_compute_is_refused(tmp_path, settings, message, refused):
+    write_gpt2(tmp_path / "m", **{k: v for k, v in settings.items() if k == "n_inner"})
+    edit(tmp_path / "m", **settings)
+    assert message in refused(sample.main, f"--out_dir={tmp_path}/m")
+
+
+def test_damaged_folders_are_refused(tmp_path, refused):
+    write_gpt2(tmp_path / "m")
+    weights, settings = tmp_path / "m" / "model.safetensors", tmp_path / "m" / "config.json"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert "m could not be loaded (" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    weights.unlink()
+    assert "Error no file named model.safetensors" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    settings.write_text("{")
+    assert "not a valid JSON file" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    settings.unlink()
+    assert "there is no checkpoint" in refused(sample.main, f"--out_dir={tmp_path}/m")
+
+
+def test_only_names_of_the_hub_reach_for_the_network(tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def offline(name, **kw):
+        asked.append(name)
+        raise OSError("We couldn't connect to the hub.\nCheck your internet connection.")
+
+    monkeypatch.setattr(transformers.GPT2Config, "get_config_dict", offline)
+    for name in ("out/gpt2", "gpt3", "owner/name", "no/config.json"):
+        assert f"there is no checkpoint {name}" in refused(sample.main, f"--out_dir={name}")
+    assert not asked
+    for name in ("gpt2", "gpt2-xl", "hf:owner/name"):
+        line = refused(sample.main, f"--out_dir={name}")
+        assert f"error: {name} could not be loaded (We couldn't connect" in line and "connect, or name a folder" in line
+    assert asked == ["gpt2", "gpt2-xl", "owner/name"]
+    (tmp_path / "gpt2").mkdir()  # one's own folder goes first
+    assert "there is no checkpoint gpt2/best.pt" in refused(sample.main, "--out_dir=gpt2")
+
+
+def test_a_missing_package_is_named(gpt2, monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install transformers" in refused(sample.main, f"--out_dir={gpt2[1]}")
+    assert "pip install transformers" in refused(sample.main, "--out_dir=gpt2-xl")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# nanoGPT
+
+
+@pytest.fixture(scope="module")
+def nanogpt(tmp_path_factory):
+    """A model, and the folder of what nanoGPT would write of it, compiled and with the masks of its first versions."""
+    model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(10)
+    weights = {"_orig_mod." + k.replace("pos.wpe", "transformer.wpe"): v for k, v in model.state_dict().items()}
+    masks = {f"_orig_mod.transformer.h.{n}.attn.bias": torch.ones(1, 1, 16, 16).tril() for n in range(2)}
+    args = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=False, vocab_size=V, dropout=0.0)
+    settings = {"dataset": "shakespeare_char", "max_iters": 5000, "wandb_log": False}
+    folder = tmp_path_factory.mktemp("out-shakespeare-char")
+    checkpoint = {"model": weights | masks, "optimizer": {}, "model_args": args, "iter_num": 250,
+                  "best_val_loss": torch.tensor(1.5), "config": settings}  # fmt: skip
+    torch.save(checkpoint, folder / "ckpt.pt")
+    return model, folder
+
+
+@torch.no_grad()
+def test_nanogpts_checkpoint_has_its_own_logits(nanogpt):
+    model, folder = nanogpt
+    idx = torch.randint(V, (3, 16))
+    for source in (folder, folder / "ckpt.pt"):
+        assert torch.equal(load(source)(idx, idx)[0], model(idx, idx)[0])
+    assert run.load_checkpoint(folder)["step"] == 250
+
+
+def test_a_fork_of_nanogpt_is_refused(nanogpt, tmp_path, refused):
+    checkpoint = torch.load(nanogpt[1] / "ckpt.pt")
+    checkpoint["model_args"]["n_kv_head"] = 1
+    torch.save(checkpoint, tmp_path / "ckpt.pt")
+    line = refused(sample.main, f"--out_dir={tmp_path}")
+    assert "ckpt.pt does not fit model.py" in line and "n_kv_head" in line
+
+
+# ----------------------------------------------------------------------------------------------------------
+# In each script
+
+
+@pytest.fixture(params=["nanogpt", "gpt2"])
+def foreign(request, nanogpt, tmp_path_factory):
+    if request.param == "nanogpt":
+        return nanogpt[1]
+    return write_gpt2(tmp_path_factory.mktemp("hf") / "m")[1]
+
+
+def test_samples_with_a_tokenizer_that_is_named(foreign, dataset, refused):
+    out = io.StringIO()
+    settings = dict(out_dir=str(foreign), start="def f", device="cpu", num_samples=2, max_new_tokens=20)
+    texts = sample.sample(sample.SampleConfig(dataset=dataset, **settings), out)
+    assert len(texts) == 2 and all(t.startswith("def f") and len(t) == 25 for t in texts)
+    line = refused(sample.main, f"--out_dir={foreign}")
+    assert "carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME" in line
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, tiny, tmp_path, refused):
+    line = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt2")
+    assert "has 30 ids, too few for the 50,257 of --tokenizer=gpt2" in line
+    train.main([*tiny, f"--out_dir={tmp_path}/r", "--max_iters=1"])
+    line = refused(sample.main, f"--out_dir={tmp_path}/r", "--tokenizer=gpt2")
+    assert "r/best.pt was trained with another tokenizer than that of --tokenizer=gpt2" in line
+    line = refused(sample.main, "--tokenizer=gpt2", f"--dataset={dataset}")
+    assert "either --tokenizer=gpt2 or --dataset=NAME" in line
+    assert "either --tokenizer=gpt2 or --dataset=NAME" in refused(sample.main, "--tokenizer=gpt4")
+    sample.sample(sample.SampleConfig(out_dir=f"{tmp_path}/r", dataset=dataset, device="cpu"), io.StringIO())
+
+
+def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, tiny, tmp_path, monkeypatch, capsys, refused):
+    train.main([*tiny, f"--out_dir={tmp_path}/rope", "--pos_scheme=rope", "--max_iters=1"])
+    argv = [str(foreign), f"{tmp_path}/rope", "--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results"]
+    assert "does not say on what text" in refused(eval_length.main, *argv)
+    argv.append(f"--dataset={dataset}")
+    assert eval_length.main(argv) == 0
+    first = capsys.readouterr().out
+    [last] = [line for line in first.splitlines() if line.startswith("    256  ")]
+    assert last.split()[1] == "—" and "±" in last
+    monkeypatch.setattr(eval_length, "window_losses", None)  # a second computation would fail
+    assert eval_length.main(argv) == 0
+    assert capsys.readouterr().out.count("done before") == 2
+    assert (foreign / "length-tiny.npz").is_file()
+
+
+def test_a_name_of_the_hub_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_gpt2(tmp_path / "owner" / "name")  # transformers, too, looks here first
+    argv = ["hf:owner/name", "--blocks=20", f"--dataset={dataset}"]
+    assert eval_length.main(argv) == 0 and (tmp_path / "out/hub/owner/name/length-tiny.json").is_file()
+    assert "done before" not in capsys.readouterr().out
+    assert eval_length.main(argv) == 0
+    assert "name: done before" in capsys.readouterr().out
+
+
+def test_training_begins_from_it(foreign, dataset, tmp_path, capsys, refused):
+    flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--min_lr=0", "--device=cpu"]
+    assert "does not say on what text" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
+    assert not (tmp_path / "r").exists()
+    theirs = run.load_checkpoint(foreign)
+    for name, more, rows in (("short", ["--block_size=8"], 8), ("long", ["--block_size=32"], 16)):
+        train.main([*flags, *more, f"--dataset={dataset}", f"--out_dir={tmp_path}/{name}"])
+        ours = run.load_checkpoint(tmp_path / name)
+        assert all(torch.equal(v, theirs["model"][k]) for k, v in ours["model"].items() if not k.startswith("pos."))
+        assert torch.equal(ours["model"]["pos.wpe.weight"][:rows], theirs["model"]["pos.wpe.weight"][:rows])
+        same = ("vocab_size", "gelu_tanh", "bias", "n_embd")
+        assert [ours["model_args"][k] for k in same] == [theirs["model_args"][k] for k in same]
+    without = "--bias=False" if theirs["model_args"]["bias"] else "--n_layer=1"
+    line = refused(train.main, *flags, without, f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
+    assert "has weights that this model has not, such as transformer.h." in line
+    train.main([*flags, "--pos_scheme=rope", f"--dataset={dataset}", f"--out_dir={tmp_path}/rope"])
+    assert "pos.wpe.weight left behind" in capsys.readouterr().out
+    sample.sample(sample.SampleConfig(out_dir=f"{tmp_path}/rope", device="cpu"), io.StringIO())  # our tokenizer by now
+
+
+def test_training_with_more_tokens_than_it_knows_is_refused(tmp_path, dataset, refused):
+    write_gpt2(tmp_path / "m", vocab_size=20)
+    line = refused(train.main, f"--init_from={tmp_path}/m", f"--dataset={dataset}", f"--out_dir={tmp_path}/r")  # fmt: skip
+    assert "vocab_size=20 is smaller than the tokenizer's 25" in line and not (tmp_path / "r").exists()
+
+
+def test_all_of_the_validation_text_and_no_resuming(foreign, dataset, capsys, refused):
+    train.main(["--eval_only", f"--out_dir={foreign}", f"--dataset={dataset}", "--device=cpu"])
+    assert "nats per token" in capsys.readouterr().out
+    assert "does not say on what text" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
+    line = refused(train.main, "--resume", f"--out_dir={foreign}", f"--dataset={dataset}")
+    assert "there is no run to resume" in line
+
+
+def test_runs_older_than_a_setting_go_on(tiny, tmp_path, capsys):
+    flags = [*tiny, f"--out_dir={tmp_path}/r"]
+    train.main(flags)
+    for name in ("best.pt", "latest.pt"):
+        old = torch.load(tmp_path / "r" / name)
+        del old["model_args"]["gelu_tanh"], old["config"]["gelu_tanh"]
+        (tmp_path / "r" / name).unlink()
+        torch.save(old, tmp_path / "r" / name)
+    assert train.main(flags) == 0 and "is finished: 6 steps" in capsys.readouterr().out
+    train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=7"])
+    with pytest.raises(ValueError, match="gelu_tanh False there, True now"):
+        train.main([*flags, "--max_iters=7", "--gelu_tanh"])
