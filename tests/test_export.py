@@ -107,8 +107,7 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path, request):
     if kind == "bpe":
         from data.prepare import make_tokenizer
 
-        (tmp_path / "text").write_text(TEXT * 20, encoding="utf-8")
-        tokenizer = make_tokenizer("bpe:280", {"train": [(tmp_path / "text", 0, None)]})
+        tokenizer = make_tokenizer("bpe:280", lambda split: iter([TEXT * 20]))
     elif kind == "gpt2":
         request.getfixturevalue("gpt2_bpe")
         tokenizer = data.tokenizer_from({"kind": "gpt2"})
