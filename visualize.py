@@ -249,13 +249,15 @@ def mean_score_by_distance(model, tokens):
     return torch.stack([total.diagonal(trained // 2 - d).mean() for d in range(n)])
 
 
-def draw_scores(models, tokens_of):
+def draw_scores(models, splits):
+    """models and the text of each, both by scheme."""
     named, longest = {}, 0
-    for name, model in models.items():
+    for name, split in splits.items():
+        model = models[name]
         T = model.config.block_size
         longest = max(longest, T)
         n = T if model.pos.max_positions else 4 * T
-        tokens = tokens_of(n).to(model.lm_head.weight.device)
+        tokens = evenly(split, n, model.config.vocab_size).to(model.lm_head.weight.device)
         named[name + (" (ends)" if n == T else "")] = mean_score_by_distance(model, tokens)
     figure, (axes,) = figure_of(1, width=8, height=5)
     lines(axes, named, "Score against distance: mean over text, layers and heads", "distance + 1 (tokens)",
@@ -294,22 +296,14 @@ def main(argv):
             print(f"{name}: left out, it needs a run of {missing[0]}: python train.py config/{missing[0]}.py")
         else:
             figures[name] = draw(*(models[scheme] for scheme in needed))
-    if models:
-        first = next(iter(checkpoints.values()))
-        split = data.load(first["config"]["dataset"]).val
-        figures["scores"] = draw_scores(models, lambda n: evenly(split, n, first["model_args"]["vocab_size"]))
+    texts = {name: checkpoints[name]["config"].get("dataset") for name in models}  # other people's have none
+    if splits := {name: data.load(text).val for name, text in texts.items() if text}:
+        figures["scores"] = draw_scores(models, splits)
 
     folder = Path(cfg.results_dir) / "schemes"
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = run.Wandb(
-        cfg.wandb_mode,
-        cfg.wandb_project,
-        "pictures",
-        f"pictures-{run.stamp()}",
-        "pictures",
-        {"runs": list(cfg.runs)},
-        {},
-    )
+    id, settings = f"pictures-{run.stamp()}", {"runs": list(cfg.runs)}
+    tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, "pictures", id, "pictures", settings, {})
     for name, figure in figures.items():
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=110)

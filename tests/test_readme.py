@@ -10,8 +10,10 @@ from conftest import EXAMPLE
 import bench
 import config
 import eval_length
+import export
 import sample
 import train
+import visualize
 from model import SCHEMES
 
 ROOT = Path(train.__file__).parent
@@ -54,7 +56,7 @@ def test_every_train_command_runs(tiny, tmp_path, monkeypatch):
         assert train.main([*argv, *tiny]) == 0, argv
 
 
-@pytest.mark.parametrize("module", [sample, eval_length, bench], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [sample, eval_length, bench, visualize, export], ids=lambda m: m.__name__)
 def test_other_commands_are_valid(module):
     [cls] = [
         c
@@ -64,7 +66,7 @@ def test_other_commands_are_valid(module):
     found = commands(f"{module.__name__}.py")
     assert found
     for argv in found:
-        config.load(cls, argv, list_field="runs" if module is eval_length else None)
+        config.load(cls, argv, list_field="runs" if hasattr(cls, "runs") else None)
 
 
 def test_prepare_scripts_exist():
