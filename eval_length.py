@@ -117,7 +117,7 @@ def window_losses(model, tokens, starts, length, scored, dtype, progress):
         window = data.windows(tokens, batch, length, model.config.vocab_size).to(device)
         targets = window[:, -scored:].flatten()
         with run.autocast(device, dtype):
-            hidden = model.hidden(window[:, :-1])[:, -scored:].flatten(0, 1)
+            hidden = model.hidden(window[:, :-1], last=scored).flatten(0, 1)
         losses = [  # in float32, whatever the dtype
             F.cross_entropy(model.lm_head(h.float()), t, reduction="none")
             for h, t in zip(hidden.split(4096), targets.split(4096), strict=True)

@@ -401,7 +401,7 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, scheme, prepared, q_pos, k_pos, window, layer, cache):
+    def forward(self, x, last, scheme, prepared, q_pos, k_pos, window, layer, cache):
         q, k, v = (  # each (B, T, C) -> (B, H, T, D)
             t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1)
         )
@@ -409,6 +409,7 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(layer, k, v, keep=window - 1 if window else None)
         k_pos = k_pos[len(k_pos) - k.size(2) :]
+        q, q_pos = q[:, :, -last:], q_pos[-last:]
         y = attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(-2)  # (B, T, C)
         return self.resid_dropout(self.c_proj(y))
@@ -434,8 +435,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x, *position):
-        x = x + self.attn(self.ln_1(x), *position)
+    def forward(self, x, last, *position):
+        """x (B, T, C) after this block, of its last tokens (B, last, C)."""
+        x = x[:, -last:] + self.attn(self.ln_1(x), last, *position)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -476,11 +478,11 @@ class GPT(nn.Module):
         self.pos = pos
         return self
 
-    def hidden(self, idx, cache=None):
-        """Final hidden states (B, T, C) of the tokens idx (B, T), which follow those already in the cache, so
-        that a caller scores only the positions it needs. ValueError past the scheme's max_positions."""
-        c, start = self.config, cache.pos if cache is not None else 0
-        end = start + idx.size(1)
+    def hidden(self, idx, cache=None, last=None):
+        """Final hidden states of the `last` tokens (None: all) of idx (B, T), which follow those already in the cache:
+        (B, last, C), so that a caller scores only what it needs. ValueError past the scheme's max_positions."""
+        c, T, start = self.config, idx.size(1), cache.pos if cache is not None else 0
+        end = start + T
         if self.pos.max_positions is not None and end > self.pos.max_positions:
             raise ValueError(
                 f"{self.config.pos_scheme} positions are defined for {self.pos.max_positions} tokens, not for {end}"
@@ -492,7 +494,8 @@ class GPT(nn.Module):
         prepared = self.pos.prepare(q_pos, k_pos)
         x = self.transformer.drop(self.pos.embed(self.transformer.wte(idx), q_pos))
         for layer, (block, on) in enumerate(zip(self.transformer.h, c.layers(c.pos_pattern), strict=True)):
-            x = block(x, self.pos if on else self.no_pos, prepared, q_pos, k_pos, windows[layer], layer, cache)
+            n = last or T if layer == c.n_layer - 1 else T  # no later layer needs the others
+            x = block(x, n, self.pos if on else self.no_pos, prepared, q_pos, k_pos, windows[layer], layer, cache)
         if cache is not None:
             cache.pos = end
         return self.transformer.ln_f(x)
@@ -500,10 +503,9 @@ class GPT(nn.Module):
     def forward(self, idx, targets=None, cache=None):
         """With targets (B, T): logits (B, T, V) and their mean loss in nats per token. Without: the last
         position's logits (B, 1, V) and None."""
-        x = self.hidden(idx, cache)
         if targets is None:
-            return self.lm_head(x[:, -1:]), None
-        logits = self.lm_head(x)
+            return self.lm_head(self.hidden(idx, cache, last=1)), None
+        logits = self.lm_head(self.hidden(idx, cache))
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     def configure_optimizer(self, weight_decay, learning_rate, betas):

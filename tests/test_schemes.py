@@ -232,6 +232,19 @@ def test_cache_in_every_chunking(scheme, chunks, window, window_pattern):
 
 
 @pytest.mark.parametrize("scheme", ALL)
+@pytest.mark.parametrize("window", [0, 5])
+def test_the_last_hidden_states_alone_are_those_of_the_whole(scheme, window):
+    model = build(scheme, window=window, block_size=64)
+    idx = tokens(model, 2, 40)
+    whole = model.hidden(idx)
+    for last in (1, 7, 40):
+        torch.testing.assert_close(model.hidden(idx, last=last), whole[:, -last:])
+    cache = M.KVCache()
+    model.hidden(idx[:, :11], cache, last=1)
+    torch.testing.assert_close(model.hidden(idx[:, 11:], cache, last=3), whole[:, -3:])
+
+
+@pytest.mark.parametrize("scheme", ALL)
 def test_a_window_bounds_what_a_token_can_see(scheme):
     model = build(scheme, n_layer=1, block_size=40, window=8, spread=0.2)  # weights that are small, but not nothing
     idx = tokens(model, 1, 40)
