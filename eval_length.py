@@ -2,7 +2,14 @@
 Loss as the context grows past the training length:  python eval_length.py out/rope out/alibi
 
 Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
-training length with a 95% band; results/ gets the numbers and the picture. What is done already is not done again.
+training length with a 95% band; results/ gets the numbers and the picture. What is done already is not done again, and
+after Ctrl-C the same command goes on. Protocols:
+
+fixed           the same last tokens of every context: does more of it help or hurt them?
+sliding         the same text at every length, its windows a stride apart, of which each scores its last stride
+nonoverlapping  the same text cut into windows of each length, all of their tokens scored
+position        the longest windows alone, their losses by position: a row holds the positions from the one before on
+context         fixed, and again with all beyond the training length cut off, of another document, or shuffled
 """
 
 import dataclasses
@@ -10,6 +17,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +29,28 @@ import torch.nn.functional as F
 import config
 import data
 import run
+from bands import breakdown, paired_bands
 from model import GPTConfig
+from pictures import figure_of, length_axis, line_style, mark_training_length
 
-PROTOCOLS = ("fixed", "nonoverlapping")
-RESAMPLES = 4000  # of the bootstrap
-FEWEST_DOCUMENTS = 10  # to resample documents; below it blocks, and the band speaks of these documents only
+PROTOCOLS = ("fixed", "sliding", "nonoverlapping", "position", "context")
+STRIDES = 4  # that a block has under `sliding`
+ENTROPY_BLOCKS = 8  # whose attention is looked at
+KINDS = ("cut", "foreign", "shuffled")  # of a context beyond the training length, under `context`
+KINDS_IN_WORDS = ("none beyond the training length", "another document's", "a shuffled one")
 
 
 @dataclass(frozen=True)
 class EvalConfig(run.Overrides):
     runs: tuple = ()  # given without a flag: run folders or whatever else sample.py takes
-    protocol: str = "fixed"  # the same last tokens at every length; nonoverlapping: all tokens of windows side by side
-    lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
-    blocks: int = 0  # blocks of targets (fixed; default 512) or of text as long as the longest context (default 64)
-    block_tokens: int = 0  # targets in a block under `fixed`; default: 8, or a quarter of the shortest length if less
+    protocol: str = "fixed"  # fixed, sliding, nonoverlapping, position, context: see above
+    lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
+    blocks: int = 0  # of targets (default 512; sliding 128), or of text as long as the longest context (default 64)
+    block_tokens: int = (
+        0  # targets in a block of `fixed` (default 8), the stride of `sliding` (default: shortest length)
+    )
+    threshold: float = 0.1  # nats that Δ must exceed, by more than its band, to be the breakdown length L*
+    allow_mixed: bool = False  # runs of different text or tokenizers in one picture, each on its own
     dataset: str = ""  # default: the validation text of the runs' own dataset, where they have one
     seed: int = 1337  # of the choice of blocks and of the bootstrap
     results_dir: str = "results"
@@ -50,7 +66,7 @@ class EvalConfig(run.Overrides):
         config.one_of(PROTOCOLS, self, "protocol")
         config.one_of(run.DTYPES, self, "dtype")
         config.one_of(run.WANDB_MODES, self, "wandb_mode")
-        config.at_least(0, self, "seed", "blocks", "block_tokens")
+        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold")
         if self.blocks == 1:
             raise ValueError("blocks=1 is too few for an interval: at least 2")
 
@@ -63,21 +79,28 @@ def choose_lengths(cfg, training_lengths):
     """The context lengths, ascending; the training lengths are always among them, since Δ is taken against them."""
     if cfg.lengths:
         try:
-            lengths = {int(n) for n in cfg.lengths.split(",")}
+            given = [int(n) for n in cfg.lengths.split(",")]
         except ValueError:
             raise ValueError(f"lengths={cfg.lengths!r} must be whole numbers with commas between them") from None
+        if given[0] < 1 or sorted(set(given)) != given:
+            raise ValueError(f"lengths={cfg.lengths!r} must ascend, from 1 on")
+        lengths = set(given)
     else:
         lengths, n = set(), max(1, min(training_lengths) // 4)
         while n <= 16 * max(training_lengths):
             lengths.add(n)
             n *= 2
     lengths = sorted(lengths | set(training_lengths))
-    if cfg.protocol == "fixed" and lengths[0] < 4 * max(1, cfg.block_tokens):
+    if cfg.protocol in ("fixed", "context") and lengths[0] < 4 * max(1, cfg.block_tokens):
         raise ValueError(
             f"the shortest length, {lengths[0]}, must be at least four times block_tokens={max(1, cfg.block_tokens)}: "
             f"the block's own tokens are part of its context"
         )
-    if cfg.protocol == "nonoverlapping" and any(n < 1 or lengths[-1] % n for n in lengths):
+    if cfg.protocol == "sliding" and lengths[0] < max(1, cfg.block_tokens):
+        raise ValueError(
+            f"the shortest length, {lengths[0]}, must be at least the stride, block_tokens={cfg.block_tokens}"
+        )
+    if cfg.protocol == "nonoverlapping" and any(lengths[-1] % n for n in lengths):
         raise ValueError(f"under nonoverlapping, lengths {lengths} must all divide the longest")
     return lengths
 
@@ -107,14 +130,19 @@ def choose_ends(split, longest, stride, n, seed):
 
 
 @torch.no_grad()
-def window_losses(model, tokens, starts, length, scored, dtype, progress):
+def window_losses(model, tokens, starts, length, scored, dtype, progress, change=None):
     """Loss, in nats, of the last `scored` predictions of each window of `length` tokens: (windows, scored) float32.
+    change(rows, first) may alter a batch of windows (rows, length + 1), of which `first` is the number of the first.
     Holds one batch of windows, and logits for some thousands of its positions only."""
     device = next(model.parameters()).device
     budget = 2**17 if device.type == "cuda" else 2**14  # tokens in one forward
     rows, out = max(1, budget // length), []
-    for batch in np.split(starts, range(rows, len(starts), rows)):
-        window = data.windows(tokens, batch, length, model.config.vocab_size).to(device)
+    for first in range(0, len(starts), rows):
+        batch = starts[first : first + rows]
+        window = data.windows(tokens, batch, length, model.config.vocab_size)
+        if change is not None:
+            change(window, first)
+        window = window.to(device)
         targets = window[:, -scored:].flatten()
         with run.autocast(device, dtype):
             hidden = model.hidden(window[:, :-1], last=scored).flatten(0, 1)
@@ -127,38 +155,43 @@ def window_losses(model, tokens, starts, length, scored, dtype, progress):
     return np.concatenate(out)
 
 
-def block_losses(cfg, model, split, ends, length, longest, dtype, progress):
-    """Mean loss of each block at one context length, (blocks,) float64."""
-    if cfg.protocol == "fixed":  # the same targets, with `length` tokens before the last of them
-        starts, scored = ends - length, cfg.block_tokens
-    else:  # the same text, cut into windows of `length`
+def replaced(split, ends, documents, n, kept, kind, seed):
+    """The `change` of windows of n tokens before `ends`: all but the last `kept` tokens of the context become those of
+    the next block, half the text on, that lies in another document ("foreign"), or are shuffled ("shuffled")."""
+
+    def change(window, first):
+        for row, i in enumerate(range(first, first + len(window))):
+            far = window[row, : n - kept]
+            if kind == "foreign":
+                later = np.roll(np.arange(len(ends)), -(i + len(ends) // 2))
+                donor = ends[later[np.flatnonzero(documents[later] != documents[i])[0]]]
+                far[:] = torch.from_numpy(split.tokens[donor - n : donor - kept].astype(np.int64))
+            else:
+                far[:] = far[torch.from_numpy(np.random.default_rng((seed, i)).permutation(n - kept))]
+
+    return change
+
+
+def block_losses(cfg, model, split, ends, documents, kind, length, longest, dtype, progress):
+    """Losses at one context length, of every block: (blocks, windows of a block, scored) float64."""
+    starts, scored, change = ends - length, cfg.block_tokens, None  # the same targets, with `length` tokens of context
+    if cfg.protocol == "sliding":
+        starts = (starts[:, None] - np.arange(STRIDES) * scored).flatten()
+    elif cfg.protocol == "nonoverlapping":  # the same text, cut into windows of `length`
         starts, scored = ((ends - longest)[:, None] + np.arange(0, longest, length)).flatten(), length
-    losses = window_losses(model, split.tokens, starts, length, scored, dtype, progress)
-    return losses.astype(np.float64).reshape(len(ends), -1).mean(axis=1)
+    elif cfg.protocol == "position":
+        scored = length
+    if kind:
+        change = replaced(split, ends, documents, length, model.config.block_size, kind, cfg.seed)
+    losses = window_losses(model, split.tokens, starts, length, scored, dtype, progress, change)
+    return losses.astype(np.float64).reshape(len(ends), -1, scored)
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Statistics
-
-
-def paired_bands(differences, documents, seed):
-    """Means of differences (blocks, lengths) and half-widths of a 95% band that holds at all lengths at once.
-
-    Documents are resampled, since neighbouring blocks of one document are alike (blocks, where there are too few
-    documents); the band is the bootstrap's max-t. Also returns what was resampled and how many there were."""
-    units = "documents" if len(np.unique(documents)) >= FEWEST_DOCUMENTS else "blocks"
-    ids = np.unique(documents, return_inverse=True)[1] if units == "documents" else np.arange(len(documents))
-    n = ids.max() + 1
-    sums, counts = np.zeros((n, differences.shape[1])), np.bincount(ids)
-    np.add.at(sums, ids, differences)
-    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    means = differences.mean(axis=0)
-    resampled = (draws @ sums) / (draws @ counts)[:, None]
-    se = resampled.std(axis=0)
-    moved = se > 0  # at the training length itself every difference is 0
-    t = abs(resampled - means)[:, moved] / se[moved]
-    width = np.quantile(t.max(axis=1), 0.95) * se if moved.any() else se
-    return means, width, units, int(n)
+def entropy(cfg, model, split, ends, length):
+    """Mean entropy of the attention of the scored predictions, in nats, over a few blocks."""
+    some = ends[np.arange(ENTROPY_BLOCKS) * len(ends) // ENTROPY_BLOCKS]
+    idx = data.windows(split.tokens, some - length, length - 1, model.config.vocab_size)
+    return run.attention_entropy(model, idx.to(model.lm_head.weight.device), cfg.block_tokens)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -186,119 +219,250 @@ def weights_hash(checkpoint):
     return data.spec_hash([checkpoint["model_args"], tensors])
 
 
+def jobs(cfg, lengths, trained, limit):
+    """(name, what is done to the context, length) of everything that is measured of a run."""
+    defined = [n for n in lengths if limit is None or n <= limit]
+    if cfg.protocol == "position":
+        return [("positions", "", defined[-1])]
+    if cfg.protocol == "context":
+        further = [n for n in defined if n > trained]
+        changed = [(f"{kind}-{n}", kind, n) for kind in KINDS[1:] for n in further]
+        return [(str(n), "", n) for n in (trained, *further)] + changed
+    return [(str(n), "", n) for n in defined]
+
+
 def measure(cfg, checkpoint, dataset, lengths):
-    """The run's block losses at every length, from its folder if they are there, else computed and saved there:
-    ({length: (blocks,)}, documents (blocks,), share of contexts that cross documents, whether computed now)."""
-    split, longest = dataset.val, lengths[-1]
-    ends, documents, crossing = choose_ends(split, longest, cfg.block_tokens, cfg.blocks, cfg.seed)
+    """The run's losses by the names of `jobs`, each (blocks,), from its folder as far as they are there, else computed
+    and saved there one by one. Returns {name: losses}, the documents of the blocks (blocks,), the share of contexts
+    that cross documents, and whether anything was computed.
+
+    Beside them, `positions` (blocks, length) under position; `edge` (blocks,), the loss in the last quarter of the
+    training length, under nonoverlapping; and `entropy-N` () under fixed."""
+    split, longest, trained = dataset.val, lengths[-1], checkpoint["model_args"]["block_size"]
+    reach = longest + (STRIDES - 1) * cfg.block_tokens if cfg.protocol == "sliding" else longest
+    stride = reach - longest + cfg.block_tokens if cfg.protocol == "sliding" else cfg.block_tokens
+    ends, documents, crossing = choose_ends(split, reach, stride, cfg.blocks, cfg.seed)
+    if cfg.protocol == "context" and len(np.unique(documents)) < 2:
+        raise ValueError("--protocol=context needs a text of several documents: all blocks are of one")
     device = run.pick_device(cfg.device)
     dtype = run.pick_dtype(cfg.dtype, device)
     key = {
         "checkpoint": weights_hash(checkpoint),
         "dataset": dataset.hash,
         "protocol": cfg.protocol,
-        "lengths": lengths,
+        "longest": longest,
         "blocks": cfg.blocks,
         "block_tokens": cfg.block_tokens,
         "seed": cfg.seed,
         "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     }
-    folder, variant = checkpoint["folder"], variant_of(cfg)
-    json_path, npz_path = folder / f"{variant}.json", folder / f"{variant}.npz"
-    if json_path.is_file() and npz_path.is_file() and json.loads(json_path.read_text()).get("key") == key:
-        with np.load(npz_path) as saved:
-            return {n: saved[str(n)] for n in lengths if str(n) in saved}, documents, crossing, False
+    path = checkpoint["folder"] / f"{variant_of(cfg)}.npz"
+    found = {"key": json.dumps(key), "ends": ends, "documents": documents}
+    if path.is_file():
+        with np.load(path) as saved:
+            if "key" in saved and str(saved["key"]) == found["key"]:
+                found |= dict(saved)
 
     model = run.load_model(checkpoint, device)
-    limit = model.pos.max_positions
-    defined = [n for n in lengths if limit is None or n <= limit]
-    per_length = [longest if cfg.protocol == "nonoverlapping" else n for n in defined]
-    progress = run.Progress(f"{folder}", cfg.blocks * sum(per_length))
-    losses = {}
-    for n in defined:
+    wanted = jobs(cfg, lengths, trained, model.pos.max_positions)
+    missing = [job for job in wanted if job[0] not in found]
+    tokens = {"sliding": STRIDES, "nonoverlapping": longest}
+    progress = run.Progress(
+        str(checkpoint["folder"]),
+        cfg.blocks
+        * sum(longest if cfg.protocol == "nonoverlapping" else tokens.get(cfg.protocol, 1) * n for *_, n in missing),
+    )
+    for name, kind, n in missing:
         run.override(model, cfg, n, checkpoint["path"])
-        losses[n] = block_losses(cfg, model, split, ends, n, longest, dtype, progress)
+        losses = block_losses(cfg, model, split, ends, documents, kind, n, longest, dtype, progress)
+        found[name] = losses[:, 0] if name == "positions" else losses.mean(axis=(1, 2))
+        if cfg.protocol == "nonoverlapping" and n == trained:
+            found["edge"] = losses[:, :, -max(1, trained // 4) :].mean(axis=(1, 2))
+        if cfg.protocol == "fixed":
+            found[f"entropy-{n}"] = np.array(entropy(cfg, model, split, ends, n))
+        save(path, found)
     progress.close()
-    folder.mkdir(parents=True, exist_ok=True)  # a name on the hub has none yet
-    json_path.unlink(missing_ok=True)  # written last: it vouches for the losses
-    np.savez(npz_path, ends=ends, documents=documents, **{str(n): v for n, v in losses.items()})
-    run.write_atomically(json_path, json.dumps({"key": key}))
-    return losses, documents, crossing, True
+    return found, documents, crossing, bool(missing)
 
 
-def summarise(losses, documents, lengths, training_length, seed):
-    """Per length: loss, delta to the training length and the half-width of its band; None where undefined."""
-    defined = list(losses)
-    differences = np.stack([losses[n] - losses[training_length] for n in defined], axis=1)
-    means, widths, units, n_units = paired_bands(differences, documents, seed)
-    rows = dict.fromkeys(lengths)
-    for n, delta, width in zip(defined, means, widths, strict=True):
-        rows[n] = {"loss": float(losses[n].mean()), "delta": float(delta), "band": float(width)}
-    return rows, units, n_units
+def save(path, arrays):
+    """The whole file or the one before: it is never found half-written."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # a name on the hub has none yet
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as f:
+        np.savez(f, **arrays)
+    os.replace(temporary, path)
+
+
+def summarise(cfg, found, documents, lengths, trained):
+    """{length: what is known of it, None where undefined}, what was resampled, and how many there were."""
+    if cfg.protocol == "position":  # a row for the positions between one length and the next
+        positions = found["positions"]
+        edges = [0, *(n for n in lengths if n <= positions.shape[1])]
+        losses = {n: positions[:, low:n].mean(axis=1) for low, n in itertools.pairwise(edges)}
+    else:
+        losses = {n: found[str(n)] for n in lengths if str(n) in found}
+    rows, defined = dict.fromkeys(lengths), list(losses)
+
+    def bands(differences):
+        means, widths, *resampled = paired_bands(np.stack(differences, axis=1), documents, cfg.seed)
+        return list(zip(map(float, means), map(float, widths), strict=True)), resampled
+
+    pairs, resampled = bands([losses[n] - losses[trained] for n in defined])
+    for n, (delta, width) in zip(defined, pairs, strict=True):
+        rows[n] = {"loss": float(losses[n].mean()), "delta": delta, "band": width}
+        if f"entropy-{n}" in found:
+            rows[n]["entropy"] = float(found[f"entropy-{n}"])
+    further = [n for n in defined if n > trained]
+    if cfg.protocol == "nonoverlapping" and further:  # what longer windows change without any change of f
+        dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in further}
+        pairs, _ = bands([losses[n] - losses[trained] - dilution[n] for n in further])
+        for n, (real, width) in zip(further, pairs, strict=True):
+            rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": width}
+    if cfg.protocol == "context" and further:  # nats gained over a context that is not the text's own
+        without = {(k, n): losses[trained] if k == "cut" else found[f"{k}-{n}"] for k in KINDS for n in further}
+        pairs, _ = bands([without[k, n] - losses[n] for k in KINDS for n in further])
+        for (k, n), (gain, width) in zip(itertools.product(KINDS, further), pairs, strict=True):
+            rows[n] |= {f"gain_over_{k}": gain, f"gain_over_{k}_band": width}
+    return rows, resampled
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Several seeds
+
+
+def experiment_of(checkpoint):
+    """What two runs share that differ in their seed alone: the settings that train.py lists before it."""
+    config = checkpoint["config"] or {"path": checkpoint["path"]}
+    return json.dumps(list(itertools.takewhile(lambda pair: pair[0] != "seed", config.items())))
+
+
+def group_seeds(cfg, measured, lengths):
+    """{name: result} with the runs of one experiment as one: the mean over its seeds, with the band of the text, and the
+    seeds' standard deviation. measured: {name: (experiment, losses, documents, result)}."""
+    groups = {}
+    for name, (experiment, *_) in measured.items():
+        groups.setdefault(experiment, []).append(name)
+    results = {}
+    for names in groups.values():
+        name = min(names, key=len)
+        _, found, documents, result = measured[name]
+        if len(names) > 1:
+            each = [measured[n][1] for n in names]
+            kept = {"ends", "documents", "key"}
+            mean = {
+                k: np.mean([f[k] for f in each], axis=0) for k in found if k not in kept and all(k in f for f in each)
+            }
+            rows, _ = summarise(cfg, mean, documents, lengths, result["training_length"])
+            for n, row in rows.items():
+                if row is not None:
+                    own = [measured[m][3]["rows"][n] for m in names]
+                    row["seeds"] = len(own)
+                    row |= {f"{k}_seed_sd": float(np.std([r[k] for r in own], ddof=1)) for k in ("loss", "delta")}
+            seeds = {n: measured[n][3]["rows"] for n in names}
+            result = result | {
+                "rows": rows,
+                "of": names,
+                "seeds": seeds,
+                "L_star": breakdown(rows, result["training_length"], cfg.threshold),
+            }
+        results[name] = result
+    return results
 
 
 # ----------------------------------------------------------------------------------------------------------
 # What a person sees
 
 
-def table(results, lengths, columns=4):
-    """Context length × run, a few runs beside each other: loss, and Δ to the training length with its band."""
+def cell(row, is_training_length, protocol):
+    """One run at one length, as text."""
+    if row is None:
+        return "—"
+    text = f"{row['loss']:.3f}"
+    if "gain_over_cut" in row:
+        return text + "".join(f"  {row[f'gain_over_{k}']:+.3f} ±{row[f'gain_over_{k}_band']:.3f}" for k in KINDS)
+    if is_training_length:
+        return f"{text}  training length"
+    text += f"  {row['delta']:+.3f} ±{row['band']:.3f}"
+    if "seeds" in row:
+        text += f", seeds ±{row['delta_seed_sd']:.3f}"
+    if protocol == "nonoverlapping":
+        text += f"  real {row['real']:+.3f} ±{row['real_band']:.3f}" if "real" in row else " " * 21
+    return text
 
-    def cell(result, n):
-        row = result["rows"][n]
-        if row is None:
-            return "—"
-        if n == result["training_length"]:
-            return f"{row['loss']:.3f}  training length"
-        return f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}"
 
-    names, tables = list(results), []
+def table(results, lengths, protocol, width=96):
+    """Context length × run, as many beside each other as fit."""
+    cells = {
+        name: [cell(r["rows"][n], n == r["training_length"], protocol) for n in lengths] + [f"L* {star(r)}"]
+        for name, r in results.items()
+    }
+    cells = {name: column for name, column in cells.items()}
+    wide = 2 + max(len(text) for name, column in cells.items() for text in (name, *column))
+    names, columns, tables = list(cells), max(1, width // wide), []
     for some in (names[i : i + columns] for i in range(0, len(names), columns)):
-        lines = ["context  " + "".join(f"{name:>24}" for name in some)]
-        for n in lengths:
-            lines.append(f"{n:7}  " + "".join(f"{cell(results[name], n):>24}" for name in some))
-        tables.append("\n".join(lines))
+        rows = [["context", *some], *([str(n), *(cells[name][i] for name in some)] for i, n in enumerate(lengths))]
+        rows.append(["", *(cells[name][-1] for name in some)])
+        tables.append("\n".join(f"{first:>7}  " + "".join(f"{text:>{wide}}" for text in rest) for first, *rest in rows))
     return "\n\n".join(tables)
 
 
-def draw(results, lengths, title, base):
-    """Loss against context length, one line with a band per run; undefined is a gap."""
-    from matplotlib.figure import Figure  # 0.7 s, so only where it is used
+def star(result):
+    """The breakdown length in words."""
+    n, T = result["L_star"], result["training_length"]
+    if n is None:
+        defined = max(length for length, row in result["rows"].items() if row is not None)
+        return f"> {defined}" if defined > T else "undefined"
+    return f"= {n} ({n / T:g}×)"
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for i, (name, result) in enumerate(results.items()):
-        rows = [result["rows"][n] for n in lengths]
-        loss, band = (np.array([math.nan if r is None else r[key] for r in rows]) for key in ("loss", "band"))
-        style = run.line_style(i)
-        undefined = "" if None not in rows else f" (undefined past {result['training_length']})"
-        axes.plot(lengths, loss, label=name + undefined, **style)
-        axes.fill_between(lengths, loss - band, loss + band, color=style["color"], alpha=0.2, linewidth=0)
-    for n in sorted({r["training_length"] for r in results.values()}):
-        axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
-        axes.annotate(f"training length {n}", (n, 1), xycoords=("data", "axes fraction"), xytext=(4, -12),
-                      textcoords="offset points", color="0.4", fontsize=9)  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-    axes.minorticks_off()
-    axes.set(xlabel="context length (tokens)", ylabel="loss (nats per token)", title=title)
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+
+def draw(results, lengths, title, base, protocol):
+    """Loss against context length, one line with a band per run, undefined is a gap; beside it the entropy of attention
+    or, under context, what the true context gains over another document's."""
+    panels = {"loss": "loss (nats per token)"}
+    if protocol == "fixed":
+        panels["entropy"] = "entropy of attention (nats)"
+    if protocol == "context":
+        panels = {f"gain_over_{k}": f"nats gained over {what}" for k, what in zip(KINDS, KINDS_IN_WORDS, strict=True)}
+    figure, all_axes = figure_of(len(panels), width=8 if len(panels) == 1 else 6, height=5, title=title)
+    xlabel = "positions up to" if protocol == "position" else "context length (tokens)"
+    for axes, (key, ylabel) in zip(all_axes, panels.items(), strict=True):
+        for i, (name, result) in enumerate(results.items()):
+            rows = [result["rows"][n] or {} for n in lengths]
+            y = np.array([row.get(key, math.nan) for row in rows])
+            band = np.array([row.get("band" if key == "loss" else f"{key}_band", 0.0) for row in rows])
+            style = line_style(i)
+            undefined = "" if all(rows) else f" (undefined past {result['training_length']})"
+            axes.plot(lengths, y, label=name + undefined, **style)
+            axes.fill_between(lengths, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
+            for n in result.get("of", []):  # the seeds
+                y = [(result["seeds"][n][length] or {}).get(key, math.nan) for length in lengths]
+                axes.plot(lengths, y, color=style["color"], linewidth=0.6, alpha=0.6)
+        length_axis(axes, lengths, xlabel)
+        for n in sorted({r["training_length"] for r in results.values()}):
+            mark_training_length(axes, n)
+        axes.set_ylabel(ylabel)
+    all_axes[0].legend(frameon=False)
     base.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(base.with_suffix(".png"), dpi=150)
+    figure.savefig(base.with_suffix(".png"), dpi=150 if len(panels) == 1 else 110)
 
 
-def log_to_wandb(cfg, name, checkpoint, result, lengths, variant):
-    """One wandb run per checkpoint, in the group of its training run: length/* against the context length."""
+def log_to_wandb(cfg, name, checkpoint, result, lengths):
+    """One wandb run per checkpoint, in the group of its training run: length/* against the context length, and what
+    runs are sorted by as its summary."""
     settings = checkpoint["config"] | {"run": name, "step": checkpoint["step"]} | dataclasses.asdict(cfg)
     tracker = run.Wandb(
-        cfg.wandb_mode, cfg.wandb_project, group_of(cfg, checkpoint), f"{name}-{variant}-{run.stamp()}", "eval_length",
-        settings | {"runs": list(cfg.runs)}, {"length": "length/context"},
+        cfg.wandb_mode, cfg.wandb_project, group_of(cfg, checkpoint), f"{name}-{variant_of(cfg)}-{run.stamp()}",
+        "eval_length", settings | {"runs": list(cfg.runs)}, {"length": "length/context"},
     )  # fmt: skip
+    trained, summary = result["training_length"], {"L_star": result["L_star"]}
     for n in lengths:
         if row := result["rows"][n]:
             tracker.log({"length/context": n, **{f"length/{key}": value for key, value in row.items()}})
+            if n > trained:
+                summary[f"delta_{n / trained:g}x"] = row["delta"]
+    tracker.summary(summary)
     return tracker.finish()
 
 
@@ -307,45 +471,66 @@ def group_of(cfg, checkpoint):
 
 
 def open_runs(cfg):
-    """{name: best checkpoint}, and the text to evaluate them on. ValueError unless one picture can hold them all."""
-    checkpoints = {str(path): run.load_checkpoint(path) for path in map(Path, cfg.runs)}
-    datasets = [run.dataset_of(c, cfg.dataset) for c in checkpoints.values()]
-    texts = {c["dataset_hash"]: f"{r} (on {c['config']['dataset']})" for r, c in checkpoints.items() if c["config"]}
-    if len(texts) > 1:
-        both = ", ".join(f"{who}: {hash[:8]}…" for hash, who in list(texts.items())[:2])
-        raise ValueError(f"the runs were trained on different text ({both}): evaluate them apart")
-    dataset = data.load(datasets[0])
-    for checkpoint in checkpoints.values():
+    """[(name, best checkpoint, its dataset)]. ValueError unless one picture can hold them all."""
+    checkpoints = [run.load_checkpoint(path) for path in dict.fromkeys(cfg.runs)]
+    loaded = {}
+    for checkpoint in checkpoints:
+        wanted = run.dataset_of(checkpoint, cfg.dataset)
+        loaded[wanted] = loaded.get(wanted) or data.load(wanted)
+        dataset = checkpoint["dataset"] = loaded[wanted]
         run.load_tokenizer(checkpoint, dataset.tokenizer, f"dataset {dataset.name!r}")
-    if not cfg.dataset and dataset.hash not in texts:
-        raise ValueError(
-            f"dataset {dataset.name!r} is no longer the text that the runs were trained on; to evaluate them on it all "
-            f"the same, name it: --dataset={dataset.name}"
-        )
-    for name, checkpoint in checkpoints.items():
+        if not cfg.dataset and dataset.hash != checkpoint["dataset_hash"]:
+            raise ValueError(
+                f"dataset {dataset.name!r} is no longer the text that {checkpoint['path']} was trained on; to evaluate "
+                f"it on that all the same, name it: --dataset={dataset.name}"
+            )
+    first = checkpoints[0]
+    for other in checkpoints[1:]:
+        hashes = [c["dataset_hash"] or c["dataset"].hash for c in (first, other)]
+        if hashes[0] != hashes[1] and not cfg.allow_mixed:
+            both = ", ".join(
+                f"{c['path']} on {c['dataset'].name}: {h[:8]}…" for c, h in zip((first, other), hashes, strict=True)
+            )
+            raise ValueError(f"the runs were trained on different text ({both}): evaluate them apart, or --allow_mixed")
+    for checkpoint in checkpoints:
         step, last = checkpoint["step"], checkpoint["config"].get("max_iters", 0)
         if step < last:
-            print(f"note: the best checkpoint of {name} is of step {step} of {last}")
-    return checkpoints, dataset
+            print(f"note: the best checkpoint of {checkpoint['folder']} is of step {step} of {last}")
+    names = [checkpoint["folder"].resolve().name for checkpoint in checkpoints]
+    return [
+        (name if names.count(name) == 1 else path, checkpoint)
+        for name, path, checkpoint in zip(names, dict.fromkeys(cfg.runs), checkpoints, strict=True)
+    ]
 
 
 def report(cfg, dataset, lengths, documents, crossing, resampled, results):
     """Prints the table; writes the picture, whose path is returned, and the numbers."""
-    what = f"{cfg.blocks} {'blocks' if cfg.protocol == 'fixed' else 'stretches'} of {cfg.block_tokens:,} tokens"
     units, n_units = resampled
+    what = {
+        "fixed": f"the same {cfg.blocks} blocks of {cfg.block_tokens:,} tokens at every length",
+        "context": f"the same {cfg.blocks} blocks of {cfg.block_tokens:,} tokens at every length",
+        "sliding": f"the same {cfg.blocks} blocks of {STRIDES} strides of {cfg.block_tokens:,} tokens at every length",
+        "nonoverlapping": f"the same {cfg.blocks} stretches of {cfg.block_tokens:,} tokens at every length",
+        "position": f"{cfg.blocks} windows of {cfg.block_tokens:,} tokens",
+    }[cfg.protocol]
+    columns = "Δ to the training length with its 95% band"
+    if cfg.protocol == "context":
+        columns = f"the gain over {', over '.join(KINDS_IN_WORDS)}, each with its 95% band"
     print(
-        f"\n{cfg.protocol} on {dataset.name}: the same {what} at every length, from {documents} documents; "
-        f"{crossing:.0%} of the longest contexts cross documents.\n"
-        f"Loss in nats per token, then Δ to the training length with its 95% band (over {n_units} {units}, "
-        f"all lengths at once).\n\n{table(results, lengths)}\n"
+        f"\n{cfg.protocol} on {dataset.name}: {what}, from {documents} documents; {crossing:.0%} of the longest "
+        f"contexts cross documents.\nLoss in nats per token, then {columns} (over {n_units} {units}, all lengths at once).\n"
+        f"L*: where Δ exceeds {cfg.threshold:g} nats by more than its band.\n\n"
+        f"{table(results, lengths, cfg.protocol)}\n"
     )
     base = Path(cfg.results_dir) / variant_of(cfg)
-    draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base)
+    draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
     summary = {
         "protocol": cfg.protocol,
         "dataset": dataset.name,
         "dataset_hash": dataset.hash,
         "blocks": cfg.blocks,
+        "block_tokens": cfg.block_tokens,
+        "threshold": cfg.threshold,
         "documents": documents,
         "crossing": crossing,
         "resampled": {"units": units, "n": n_units},
@@ -356,45 +541,55 @@ def report(cfg, dataset, lengths, documents, crossing, resampled, results):
     return base.with_suffix(".png")
 
 
+def filled(cfg, checkpoints):
+    """The config with its defaults that depend on the runs, and the lengths."""
+    lengths = choose_lengths(cfg, {c["model_args"]["block_size"] for c in checkpoints})
+    stride, blocks = {
+        "sliding": (cfg.block_tokens or lengths[0], 128),
+        "nonoverlapping": (lengths[-1], 64),
+        "position": (lengths[-1], 64),
+    }.get(cfg.protocol, (cfg.block_tokens or max(1, min(8, lengths[0] // 4)), 512))
+    spacing = stride * STRIDES if cfg.protocol == "sliding" else stride
+    room = min(len(c["dataset"].val.tokens) - 1 - lengths[-1] for c in checkpoints) // spacing
+    return dataclasses.replace(cfg, blocks=cfg.blocks or max(2, min(blocks, room)), block_tokens=stride), lengths
+
+
 def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
-    checkpoints, dataset = open_runs(cfg)
-    lengths = choose_lengths(cfg, {c["model_args"]["block_size"] for c in checkpoints.values()})
-    if cfg.protocol == "fixed":
-        stride, blocks = cfg.block_tokens or min(8, lengths[0] // 4), 512
-    else:
-        stride, blocks = lengths[-1], 64
-    blocks = cfg.blocks or max(2, min(blocks, (len(dataset.val.tokens) - 1) // stride - lengths[-1] // stride))
-    cfg = dataclasses.replace(cfg, blocks=blocks, block_tokens=stride)
+    runs = open_runs(cfg)
+    cfg, lengths = filled(cfg, [checkpoint for _, checkpoint in runs])
     variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in cfg.rope_scaling.split(",")]
-    for checkpoint, one in itertools.product(checkpoints.values(), variants):  # told before any is measured
+    for (_, checkpoint), one in itertools.product(runs, variants):  # told before any is measured
         run.overridden(GPTConfig(**checkpoint["model_args"]), one, lengths[-1], checkpoint["path"])
 
-    results, closing = {}, []
-    names = [checkpoint["folder"].resolve().name for checkpoint in checkpoints.values()]
-    for (path, checkpoint), one in itertools.product(checkpoints.items(), variants):
-        short = checkpoint["folder"].resolve().name
-        name = short if names.count(short) == 1 else path
-        name += f" {one.rope_scaling}" if len(variants) > 1 else ""
-        begin, training_length = time.perf_counter(), checkpoint["model_args"]["block_size"]
-        losses, documents, crossing, computed = measure(one, checkpoint, dataset, lengths)
-        rows, *resampled = summarise(losses, documents, lengths, training_length, cfg.seed)
-        results[name] = {
+    measured, closing = {}, []
+    for (short, checkpoint), one in itertools.product(runs, variants):
+        name = f"{short} {one.rope_scaling}" if len(variants) > 1 else short
+        begin, trained = time.perf_counter(), checkpoint["model_args"]["block_size"]
+        found, documents, crossing, computed = measure(one, checkpoint, checkpoint["dataset"], lengths)
+        rows, resampled = summarise(one, found, documents, lengths, trained)
+        result = {
             "pos_scheme": checkpoint["model_args"]["pos_scheme"],
-            "training_length": training_length,
+            "training_length": trained,
             "step": checkpoint["step"],
+            "seed": checkpoint["config"].get("seed"),
+            "L_star": breakdown(rows, trained, cfg.threshold),
             "rows": rows,
         }
+        measured[name] = experiment_of(checkpoint) + name[len(short) :], found, documents, result
         print(f"{name}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
         if computed:
-            closing = log_to_wandb(one, short, checkpoint, results[name], lengths, variant_of(one))
+            run.write_atomically(checkpoint["folder"] / f"{variant_of(one)}.json", json.dumps(result, indent=1))
+            closing = log_to_wandb(one, checkpoint["folder"].resolve().name, checkpoint, result, lengths)
 
-    n_documents = len(np.unique(documents))
-    picture = report(cfg, dataset, lengths, n_documents, crossing, resampled, results)
+    first, n_documents = runs[0][1], len(np.unique(documents))
+    results = group_seeds(cfg, measured, lengths)
+    picture = report(cfg, first["dataset"], lengths, n_documents, crossing, resampled, results)
     if closing:  # something is new: the picture belongs to no single run
-        group = group_of(cfg, next(iter(checkpoints.values())))
         id = f"compare-{variant_of(cfg)}-{run.stamp()}"
-        tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "comparison", {"runs": names}, {})
+        tracker = run.Wandb(
+            cfg.wandb_mode, cfg.wandb_project, group_of(cfg, first), id, "comparison", {"runs": list(measured)}, {}
+        )
         tracker.image("length/picture", picture)
         closing = tracker.finish()
     print("\n".join(closing))

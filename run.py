@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import netrc
 import os
 import shutil
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 import torch
 
 from data import spec_hash, tokenizer_from
-from model import GPT, SCHEMES, GPTConfig
+from model import GPT, SCHEMES, GPTConfig, PositionScheme
 
 # ----------------------------------------------------------------------------------------------------------
 # Device
@@ -274,6 +275,48 @@ def dataset_of(checkpoint, named=""):
     return named or checkpoint["config"]["dataset"]
 
 
+@torch.no_grad()
+def attention_scores(model, idx, last=None):
+    """Yields the scores of each layer before the mask and the softmax, of the tokens idx (B, T), the `last` of them as
+    queries (None: all): (B, H, last, T). What `rotate` returns is noted down while the model runs."""
+    c, T, noted = model.config, idx.size(1), []
+
+    def noting(scheme, rotate):
+        def rotate_and_note(q, k, prepared):
+            noted.append((scheme, *rotate(q, k, prepared), prepared))
+            return noted[-1][1:3]
+
+        return rotate_and_note
+
+    schemes = (model.pos, model.no_pos)
+    for scheme in schemes:
+        scheme.rotate = noting(scheme, scheme.rotate)
+    try:
+        model.hidden(idx, last=1)
+    finally:
+        for scheme in schemes:
+            del scheme.rotate
+    pos = torch.arange(T, device=idx.device)
+    for layer, (scheme, q, k, prepared) in enumerate(noted):
+        q, q_pos = q[:, :, -(last or T) :], pos[-(last or T) :]
+        scores = q @ k.mT / math.sqrt(c.n_embd // c.n_head)
+        if type(scheme).bias is not PositionScheme.bias:
+            scores = scores + scheme.bias(q, k, q_pos, pos, prepared, layer)
+        yield scores
+
+
+def attention_entropy(model, idx, last):
+    """Mean entropy, in nats, of the attention of the `last` of the tokens idx (B, T), over layers and heads."""
+    c, T = model.config, idx.size(1)
+    pos, total = torch.arange(T, device=idx.device), 0.0
+    distance = pos[-last:, None] - pos
+    for scores, windowed in zip(attention_scores(model, idx, last), c.layers(c.window_pattern), strict=True):
+        seen = (distance >= 0) & (distance < (c.window if windowed and c.window else T))
+        log_p = scores.float().masked_fill(~seen, -torch.inf).log_softmax(-1)
+        total += -(log_p.exp() * log_p.masked_fill(~seen, 0)).sum(-1).mean().item() / c.n_layer
+    return total
+
+
 # ----------------------------------------------------------------------------------------------------------
 # Metrics
 
@@ -321,20 +364,6 @@ class Progress:
     def close(self):
         if self.shown:
             print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Lines that are told apart in grey and by colour-blind eyes, too
-
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-MARKERS = "osD^vPX"
-DASHES = ("-", "--", ":")
-
-
-def line_style(i):
-    """matplotlib's, for the i-th line of a picture."""
-    color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
-    return {"color": color, "marker": marker, "markersize": 5, "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
 
 
 # ----------------------------------------------------------------------------------------------------------

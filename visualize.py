@@ -15,9 +15,9 @@ import torch.nn.functional as F
 import config
 import data
 import run
-from model import SCHEMES, GPTConfig, PositionScheme
+from model import SCHEMES, GPTConfig
+from pictures import figure_of, heat, line_style, lines, mark_training_length
 
-GREY_SAFE = "cividis"  # rises evenly in brightness: the same picture in grey, and for colour-blind eyes
 WINDOWS = 8  # of validation text, for what is averaged over text
 SHAPE = GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128)  # the baseline's: of what needs no run
 
@@ -36,41 +36,6 @@ class VisualizeConfig:
 
 def scheme_of(name):
     return SCHEMES[name](replace(SHAPE, pos_scheme=name))
-
-
-def figure_of(columns, rows=1, width=4.6, height=3.9, title=None, **sharing):
-    from matplotlib.figure import Figure  # 0.7 s, so only where it is used
-
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    if title:
-        figure.suptitle(title)
-    return figure, figure.subplots(rows, columns, squeeze=False, **sharing).flatten()
-
-
-def heat(figure, axes, values, title, x, y, label=None):
-    image = axes.imshow(values.numpy(), aspect="auto", cmap=GREY_SAFE, interpolation="nearest")
-    axes.set(title=title, xlabel=x, ylabel=y)
-    if label:
-        figure.colorbar(image, ax=axes, label=label)
-
-
-def lines(axes, named, title, xlabel, ylabel, logarithmic=False):
-    """Each of named, {label: y at 0, 1, …}, in a colour, dash and marker of its own; a logarithmic axis begins at 1."""
-    for i, (label, y) in enumerate(named.items()):
-        x = torch.arange(len(y)) + (1 if logarithmic else 0)
-        every = 0.12 + 0.01 * i if logarithmic else (i * len(y) // 40, max(1, len(y) // 8))
-        axes.plot(x.numpy(), y.numpy(), label=label, markevery=every, **run.line_style(i))
-    if logarithmic:
-        axes.set_xscale("log", base=2)
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, framealpha=0.9)
-
-
-def mark_training_length(axes, n):
-    axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
-    axes.annotate(f"training length {n}", (n, 0), xycoords=("data", "axes fraction"), xytext=(4, 6),
-                  textcoords="offset points", color="0.4", fontsize=8)  # fmt: skip
 
 
 def evenly(split, n, n_vocab):
@@ -153,7 +118,7 @@ def draw_alibi():
     scheme = scheme_of("alibi")
     figure, (slopes, *matrices) = figure_of(3, title=f"ALiBi, {SHAPE.n_head} heads")
     heads = range(1, SHAPE.n_head + 1)
-    slopes.plot(heads, scheme.slopes, **run.line_style(0))
+    slopes.plot(heads, scheme.slopes, **line_style(0))
     slopes.set_yscale("log", base=2)
     slopes.set_xticks(heads)
     slopes.set(title="slopes: a geometric sequence", xlabel="head", ylabel="slope m (nats per token)")
@@ -206,35 +171,6 @@ def draw_window():
 # All schemes in one panel
 
 
-@torch.no_grad()
-def attention_scores(model, idx):
-    """The scores of each layer, (B, H, T, T), before the mask and the softmax, of the tokens idx (B, T): what `rotate`
-    returns is noted down while the model runs."""
-    c, noted = model.config, []
-
-    def noting(scheme, rotate):
-        def rotate_and_note(q, k, prepared):
-            noted.append((scheme, *rotate(q, k, prepared), prepared))
-            return noted[-1][1:3]
-
-        return rotate_and_note
-
-    schemes = (model.pos, model.no_pos)
-    for scheme in schemes:
-        scheme.rotate = noting(scheme, scheme.rotate)
-    try:
-        model.hidden(idx)
-    finally:
-        for scheme in schemes:
-            del scheme.rotate
-    pos = torch.arange(idx.size(1), device=idx.device)
-    for layer, (scheme, q, k, prepared) in enumerate(noted):
-        scores = q @ k.mT / math.sqrt(c.n_embd // c.n_head)
-        if type(scheme).bias is not PositionScheme.bias:
-            scores = scores + scheme.bias(q, k, pos, pos, prepared, layer)
-        yield scores
-
-
 def mean_score_by_distance(model, tokens):
     """(T,): over the tokens (B, T), layers and heads, relative to each query's mean over as many keys as it was trained
     on, since the softmax does not see what is added to a whole row. Queries from half the training length on count."""
@@ -242,7 +178,7 @@ def mean_score_by_distance(model, tokens):
     distance = torch.arange(n)[:, None] - torch.arange(n)
     near = (distance >= 0) & (distance < trained)
     total = torch.zeros(n, n, dtype=torch.float64)
-    for scores in attention_scores(model, tokens):
+    for scores in run.attention_scores(model, tokens):
         total += scores.cpu().double().mean(dim=(0, 1)) / model.config.n_layer
     total -= (total * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
     total = total[trained // 2 :]

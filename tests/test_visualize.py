@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import run
 import train
 import visualize
 from model import GPT, SCHEMES, GPTConfig
@@ -27,12 +28,16 @@ def test_scores_give_the_models_own_attention(scheme, pos_pattern):
     except ValueError:
         pytest.skip("a pattern is not for schemes that enter at the embedding")
     seen = []  # the values that each layer mixes, and what it makes of them
+    hooks = []
     for block in model.transformer.h:
-        block.attn.c_attn.register_forward_hook(lambda m, i, out: seen.append([out.chunk(3, dim=-1)[2]]))
-        block.attn.c_proj.register_forward_hook(lambda m, i, out: seen[-1].append(i[0]))
+        values = block.attn.c_attn.register_forward_hook(lambda m, i, out: seen.append([out.chunk(3, dim=-1)[2]]))
+        hooks += [values, block.attn.c_proj.register_forward_hook(lambda m, i, out: seen[-1].append(i[0]))]
     idx = torch.randint(11, (3, 16))
+    model.hidden(idx)
+    for hook in hooks:
+        hook.remove()
     future = torch.ones(16, 16, dtype=torch.bool).triu(1)
-    scores = list(visualize.attention_scores(model, idx))
+    scores = list(run.attention_scores(model, idx))
     assert len(scores) == len(seen) == 2
     for layer, (v, y) in zip(scores, seen, strict=True):
         weights = layer.masked_fill(future, -torch.inf).softmax(-1)
