@@ -274,11 +274,11 @@ class T5(PositionScheme, name="t5"):
     """Raffel et al. 2020 (arXiv 1910.10683): scores + b[bucket(i−j), h], one learned table for all layers. Of the 32
     causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last holds all beyond.
 
-    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is kept at 1/16 of
+    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is kept at 1/64 of
     its size: a step of Adam moves a parameter by the learning rate at most, and biases are whole nats.
     """
 
-    n_buckets, max_distance, size = 32, 128, 16
+    n_buckets, max_distance, size = 32, 128, 64
     no_decay = ("table",)
 
     def __init__(self, config):
