@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import os
 import time
 from dataclasses import dataclass
@@ -31,13 +30,11 @@ import data
 import run
 from bands import breakdown, paired_bands
 from model import GPTConfig
-from pictures import figure_of, length_axis, line_style, mark_training_length
+from report import KINDS, KINDS_IN_WORDS, draw, table
 
 PROTOCOLS = ("fixed", "sliding", "nonoverlapping", "position", "context")
 STRIDES = 4  # that a block has under `sliding`
 ENTROPY_BLOCKS = 8  # whose attention is looked at
-KINDS = ("cut", "foreign", "shuffled")  # of a context beyond the training length, under `context`
-KINDS_IN_WORDS = ("none beyond the training length", "another document's", "a shuffled one")
 
 
 @dataclass(frozen=True)
@@ -333,119 +330,39 @@ def summarise(cfg, found, documents, lengths, trained):
 
 
 def experiment_of(checkpoint):
-    """What two runs share that differ in their seed alone: the settings that train.py lists before it."""
-    config = checkpoint["config"] or {"path": checkpoint["path"]}
-    return json.dumps(list(itertools.takewhile(lambda pair: pair[0] != "seed", config.items())))
+    """What runs that differ in their seed alone have in common: the settings that train.py lists before it."""
+    settings = checkpoint["config"]
+    before = itertools.takewhile(lambda pair: pair[0] != "seed", settings.items())
+    return json.dumps([*before, settings.get("init_from"), None if settings else checkpoint["path"]])
 
 
 def group_seeds(cfg, measured, lengths):
-    """{name: result} with the runs of one experiment as one: the mean over its seeds, with the band of the text, and the
-    seeds' standard deviation. measured: {name: (experiment, losses, documents, result)}."""
-    groups = {}
-    for name, (experiment, *_) in measured.items():
-        groups.setdefault(experiment, []).append(name)
-    results = {}
+    """{name: result} with the runs of one experiment under several seeds as one: the mean over seeds with the band of
+    the text, and the seeds' standard deviation. measured: {name: (experiment, losses, documents, result)}."""
+    groups, results = {}, {}
+    for name, (experiment, *_, result) in measured.items():
+        group = groups.setdefault(experiment, [])
+        if any(measured[other][-1]["seed"] == result["seed"] for other in group):  # the same again: apart
+            group = groups.setdefault(name, [])
+        group.append(name)
     for names in groups.values():
         name = min(names, key=len)
         _, found, documents, result = measured[name]
         if len(names) > 1:
-            each = [measured[n][1] for n in names]
-            kept = {"ends", "documents", "key"}
-            mean = {
-                k: np.mean([f[k] for f in each], axis=0) for k in found if k not in kept and all(k in f for f in each)
-            }
+            each, seeds = [measured[n][1] for n in names], {n: measured[n][-1]["rows"] for n in names}
+            mean = {k: np.mean([f[k] for f in each], axis=0) for k in found if k not in ("key", "ends", "documents")}
             rows, _ = summarise(cfg, mean, documents, lengths, result["training_length"])
             for n, row in rows.items():
-                if row is not None:
-                    own = [measured[m][3]["rows"][n] for m in names]
-                    row["seeds"] = len(own)
-                    row |= {f"{k}_seed_sd": float(np.std([r[k] for r in own], ddof=1)) for k in ("loss", "delta")}
-            seeds = {n: measured[n][3]["rows"] for n in names}
-            result = result | {
-                "rows": rows,
-                "of": names,
-                "seeds": seeds,
-                "L_star": breakdown(rows, result["training_length"], cfg.threshold),
-            }
+                for key in ("loss", "delta") if row is not None else ():
+                    row[f"{key}_seed_sd"] = float(np.std([own[n][key] for own in seeds.values()], ddof=1))
+            star = breakdown(rows, result["training_length"], cfg.threshold)
+            result = result | {"rows": rows, "seeds": seeds, "L_star": star}
         results[name] = result
     return results
 
 
 # ----------------------------------------------------------------------------------------------------------
-# What a person sees
-
-
-def cell(row, is_training_length, protocol):
-    """One run at one length, as text."""
-    if row is None:
-        return "—"
-    text = f"{row['loss']:.3f}"
-    if "gain_over_cut" in row:
-        return text + "".join(f"  {row[f'gain_over_{k}']:+.3f} ±{row[f'gain_over_{k}_band']:.3f}" for k in KINDS)
-    if is_training_length:
-        return f"{text}  training length"
-    text += f"  {row['delta']:+.3f} ±{row['band']:.3f}"
-    if "seeds" in row:
-        text += f", seeds ±{row['delta_seed_sd']:.3f}"
-    if protocol == "nonoverlapping":
-        text += f"  real {row['real']:+.3f} ±{row['real_band']:.3f}" if "real" in row else " " * 21
-    return text
-
-
-def table(results, lengths, protocol, width=96):
-    """Context length × run, as many beside each other as fit."""
-    cells = {
-        name: [cell(r["rows"][n], n == r["training_length"], protocol) for n in lengths] + [f"L* {star(r)}"]
-        for name, r in results.items()
-    }
-    cells = {name: column for name, column in cells.items()}
-    wide = 2 + max(len(text) for name, column in cells.items() for text in (name, *column))
-    names, columns, tables = list(cells), max(1, width // wide), []
-    for some in (names[i : i + columns] for i in range(0, len(names), columns)):
-        rows = [["context", *some], *([str(n), *(cells[name][i] for name in some)] for i, n in enumerate(lengths))]
-        rows.append(["", *(cells[name][-1] for name in some)])
-        tables.append("\n".join(f"{first:>7}  " + "".join(f"{text:>{wide}}" for text in rest) for first, *rest in rows))
-    return "\n\n".join(tables)
-
-
-def star(result):
-    """The breakdown length in words."""
-    n, T = result["L_star"], result["training_length"]
-    if n is None:
-        defined = max(length for length, row in result["rows"].items() if row is not None)
-        return f"> {defined}" if defined > T else "undefined"
-    return f"= {n} ({n / T:g}×)"
-
-
-def draw(results, lengths, title, base, protocol):
-    """Loss against context length, one line with a band per run, undefined is a gap; beside it the entropy of attention
-    or, under context, what the true context gains over another document's."""
-    panels = {"loss": "loss (nats per token)"}
-    if protocol == "fixed":
-        panels["entropy"] = "entropy of attention (nats)"
-    if protocol == "context":
-        panels = {f"gain_over_{k}": f"nats gained over {what}" for k, what in zip(KINDS, KINDS_IN_WORDS, strict=True)}
-    figure, all_axes = figure_of(len(panels), width=8 if len(panels) == 1 else 6, height=5, title=title)
-    xlabel = "positions up to" if protocol == "position" else "context length (tokens)"
-    for axes, (key, ylabel) in zip(all_axes, panels.items(), strict=True):
-        for i, (name, result) in enumerate(results.items()):
-            rows = [result["rows"][n] or {} for n in lengths]
-            y = np.array([row.get(key, math.nan) for row in rows])
-            band = np.array([row.get("band" if key == "loss" else f"{key}_band", 0.0) for row in rows])
-            style = line_style(i)
-            undefined = "" if all(rows) else f" (undefined past {result['training_length']})"
-            axes.plot(lengths, y, label=name + undefined, **style)
-            axes.fill_between(lengths, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
-            for n in result.get("of", []):  # the seeds
-                y = [(result["seeds"][n][length] or {}).get(key, math.nan) for length in lengths]
-                axes.plot(lengths, y, color=style["color"], linewidth=0.6, alpha=0.6)
-        length_axis(axes, lengths, xlabel)
-        for n in sorted({r["training_length"] for r in results.values()}):
-            mark_training_length(axes, n)
-        axes.set_ylabel(ylabel)
-    all_axes[0].legend(frameon=False)
-    base.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(base.with_suffix(".png"), dpi=150 if len(panels) == 1 else 110)
+# The command
 
 
 def log_to_wandb(cfg, name, checkpoint, result, lengths):
@@ -513,17 +430,19 @@ def report(cfg, dataset, lengths, documents, crossing, resampled, results):
         "nonoverlapping": f"the same {cfg.blocks} stretches of {cfg.block_tokens:,} tokens at every length",
         "position": f"{cfg.blocks} windows of {cfg.block_tokens:,} tokens",
     }[cfg.protocol]
-    columns = "Δ to the training length with its 95% band"
+    columns, shown = "Δ to the training length with its 95% band", lengths
     if cfg.protocol == "context":
+        shown = [n for n in lengths if n >= min(r["training_length"] for r in results.values())]
         columns = f"the gain over {', over '.join(KINDS_IN_WORDS)}, each with its 95% band"
     print(
         f"\n{cfg.protocol} on {dataset.name}: {what}, from {documents} documents; {crossing:.0%} of the longest "
-        f"contexts cross documents.\nLoss in nats per token, then {columns} (over {n_units} {units}, all lengths at once).\n"
+        f"contexts cross documents.\nLoss in nats per token, then {columns} (over {n_units} {units}, all "
+        f"lengths at once).\n"
         f"L*: where Δ exceeds {cfg.threshold:g} nats by more than its band.\n\n"
-        f"{table(results, lengths, cfg.protocol)}\n"
+        f"{table(results, shown, cfg.protocol)}\n"
     )
     base = Path(cfg.results_dir) / variant_of(cfg)
-    draw(results, lengths, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
+    draw(results, shown, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
     summary = {
         "protocol": cfg.protocol,
         "dataset": dataset.name,

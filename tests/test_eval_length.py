@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import subprocess
@@ -14,7 +15,9 @@ import data
 import eval_length as E
 import run
 import train
+from bands import breakdown, paired_bands, wilson
 from model import SCHEMES, GPTConfig
+from report import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,7 @@ class KnownModel(torch.nn.Module):
     """Its loss at position p of a window is f(p), whatever the text: logits [log q, log(1−q)…] over three tokens that
     give every target the same probability exp(−f(p))."""
 
-    config = GPTConfig(vocab_size=3)
+    config = GPTConfig(block_size=16, vocab_size=3)
 
     class pos:
         max_positions = None
@@ -89,42 +92,131 @@ class KnownModel(torch.nn.Module):
         return torch.cat((q.log(), ((1 - q) / 2).log().expand(-1, 2)), dim=-1)
 
 
+def known_losses(f, protocol, length, longest=128, trained=16):
+    """What block_losses returns for a model whose loss at position p is f(p)."""
+    cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=4)
+    split = data.Split(np.zeros(3000, np.uint16), np.array([0]))
+    ends, documents, _ = E.choose_ends(split, longest + 12, longest, 10, seed=0)
+    return E.block_losses(
+        cfg, KnownModel(f), split, ends, documents, "", length, longest, torch.float32, lambda n: None
+    )
+
+
 @pytest.mark.parametrize("protocol", E.PROTOCOLS)
 def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(protocol):
     def f(p):
         return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
 
-    cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=4)
-    split = data.Split(np.zeros(3000, np.uint16), np.array([0]))
-    ends, *_ = E.choose_ends(split, 128, 128, 10, seed=0)
     for length in (16, 32, 64, 128):
-        p = torch.arange(length, dtype=torch.float64)
-        expected = f(p)[-4:].mean() if protocol == "fixed" else f(p).mean()
-        losses = E.block_losses(cfg, KnownModel(f), split, ends, length, 128, torch.float32, lambda n: None)
-        assert losses == pytest.approx([expected.item()] * 10, abs=1e-5)
+        expected = f(torch.arange(length, dtype=torch.float64)).numpy()
+        losses = known_losses(f, protocol, length)
+        windows, scored = {"sliding": (4, 4), "nonoverlapping": (128 // length, length), "position": (1, length)}.get(
+            protocol, (1, 4)
+        )
+        assert losses.shape == (10, windows, scored)
+        np.testing.assert_allclose(losses, np.broadcast_to(expected[-scored:], losses.shape), atol=1e-5)
+
+
+def found_of(f, protocol, lengths, trained):
+    """The saved losses of such a model, as `measure` makes them."""
+    found = {str(n): known_losses(f, protocol, n, lengths[-1]).mean(axis=(1, 2)) for n in lengths}
+    found["edge"] = known_losses(f, protocol, trained, lengths[-1])[:, :, -trained // 4 :].mean(axis=(1, 2))
+    found["positions"] = known_losses(f, "position", lengths[-1], lengths[-1])[:, 0]
+    return found
+
+
+def test_a_breakdown_is_found_where_it_was_planted():
+    def f(p):
+        return 1.0 + 0.5 * (p >= 40)
+
+    lengths = [8, 16, 32, 64, 128]
+    for protocol, star in {"fixed": 64, "sliding": 64, "nonoverlapping": 64, "position": 64}.items():
+        cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=4)
+        rows, _ = E.summarise(cfg, found_of(f, protocol, lengths, 16), np.arange(10), lengths, 16)
+        assert breakdown(rows, 16, 0.1) == star, protocol
+        assert breakdown(rows, 16, 0.6) is None and rows[32]["delta"] == pytest.approx(0, abs=1e-6)
+
+
+def test_nonoverlapping_is_split_into_dilution_and_real_change():
+    """A model that is poor at the first 8 positions of a window and the same from there on gains nothing by a longer one;
+    one that gets worse from position 40 on does so by the mean of what it loses there."""
+    lengths = [16, 32, 64, 128]
+    cfg = E.EvalConfig(runs=("x",), protocol="nonoverlapping", block_tokens=128)
+    for harm in (0.0, 0.3):
+        found = found_of(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping", lengths, 16)  # noqa: B023
+        rows, _ = E.summarise(cfg, found, np.arange(10), lengths, 16)
+        for n in (32, 64, 128):
+            assert rows[n]["dilution"] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
+            assert rows[n]["real"] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
+            assert rows[n]["dilution"] + rows[n]["real"] == pytest.approx(rows[n]["delta"], abs=1e-9)
+
+
+def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(runs, dataset):
+    """ALiBi with a window of 8 in its one layer, trained at 16: what lies beyond 16 is out of its sight, whatever it is."""
+    checkpoint = run.load_checkpoint(runs / "alibi") | {"dataset": data.load(dataset)}
+    cfg = E.EvalConfig(runs=("x",), protocol="context", block_tokens=2, blocks=12, window=8, device="cpu")
+    found, documents, *_ = E.measure(cfg, checkpoint, checkpoint["dataset"], [16, 32, 64])
+    rows, _ = E.summarise(cfg, found, documents, [16, 32, 64], 16)
+    seen, *_ = E.measure(dataclasses.replace(cfg, window=0), checkpoint, checkpoint["dataset"], [16, 32, 64])
+    for n in (32, 64):
+        for kind in KINDS:
+            assert rows[n][f"gain_over_{kind}"] == pytest.approx(0, abs=1e-5)
+        assert abs(seen[f"foreign-{n}"] - seen[str(n)]).max() > 1e-4  # without the window it does see it
+        assert abs(seen[f"shuffled-{n}"] - seen[str(n)]).max() > 1e-4
+
+
+def test_foreign_context_is_of_another_document_and_the_rest_is_kept():
+    tokens = np.arange(600, dtype=np.uint16)
+    split = data.Split(tokens, np.array([0, 200, 400]))
+    ends, documents = np.array([150, 190, 350, 550]), np.array([0, 0, 1, 2])
+    for kind in ("foreign", "shuffled"):
+        for first, i in ((0, 0), (2, 2)):
+            window = torch.from_numpy(tokens[ends[i] - 100 : ends[i] + 1].astype(np.int64))[None]
+            before = window.clone()
+            E.replaced(split, ends, documents, 100, 30, kind, seed=0)(window, first)
+            assert torch.equal(window[0, 70:], before[0, 70:]) and not torch.equal(window[0, :70], before[0, :70])
+            if kind == "shuffled":
+                assert torch.equal(window[0, :70].sort().values, before[0, :70])
+            else:
+                assert np.searchsorted(split.docs, window[0, 69].item(), side="right") - 1 != documents[i]
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-@pytest.mark.parametrize("protocol", E.PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["fixed", "sliding", "nonoverlapping"])
 def test_block_losses_equal_one_plain_forward_per_window(runs, dataset, scheme, protocol, monkeypatch):
     model = run.load_model(run.load_checkpoint(runs / scheme), torch.device("cpu"))
     longest = 16 if model.pos.max_positions else 64
     split = data.load(dataset).val
     tokens = torch.from_numpy(split.tokens.astype(np.int64))
     cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=3)
-    ends, *_ = E.choose_ends(split, longest, longest, 6, seed=0)
+    ends, documents, _ = E.choose_ends(split, longest + 9, longest, 6, seed=0)
     for length in (longest // 4, longest):
         expected = []
         for e in ends:
-            if protocol == "fixed":  # the same three targets, tokens e−2 … e
-                logits = model(tokens[None, e - length : e], tokens[None, e - length + 1 : e + 1])[0][0, -3:]
-                expected.append(torch.nn.functional.cross_entropy(logits, tokens[e - 2 : e + 1]).item())
-            else:
+            if protocol == "nonoverlapping":
                 starts = range(e - longest, e, length)
                 windows = [(tokens[None, s : s + length], tokens[None, s + 1 : s + length + 1]) for s in starts]
                 expected.append(np.mean([model(x, y)[1].item() for x, y in windows]))
-        losses = E.block_losses(cfg, model, split, ends, length, longest, torch.float32, lambda n: None)
-        assert losses == pytest.approx(expected, abs=1e-5)
+            else:  # the last three targets of a window, tokens end−2 … end; sliding: of four windows
+                found = []
+                for end in (e - 3 * np.arange(4 if protocol == "sliding" else 1)).tolist():
+                    logits = model(tokens[None, end - length : end], tokens[None, end - length + 1 : end + 1])[0][
+                        0, -3:
+                    ]
+                    found.append(torch.nn.functional.cross_entropy(logits, tokens[end - 2 : end + 1]).item())
+                expected.append(np.mean(found))
+        losses = E.block_losses(cfg, model, split, ends, documents, "", length, longest, torch.float32, lambda n: None)
+        assert losses.mean(axis=(1, 2)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys(runs, dataset):
+    model = run.load_model(run.load_checkpoint(runs / "none"), torch.device("cpu"))
+    for block in model.transformer.h:
+        torch.nn.init.zeros_(block.attn.c_attn.weight)
+    idx = torch.randint(10, (2, 64))
+    assert run.attention_entropy(model, idx, last=1) == pytest.approx(math.log(64), abs=1e-5)
+    model.override(window=8)
+    assert run.attention_entropy(model, idx, last=5) == pytest.approx(math.log(8), abs=1e-5)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -133,17 +225,17 @@ def test_block_losses_equal_one_plain_forward_per_window(runs, dataset, scheme, 
 
 def test_bands_cover_the_truth_at_all_lengths_at_once_in_95_percent_of_draws(monkeypatch):
     """60 documents of unequal size whose effects are shared by their blocks; resampled blocks would cover far less."""
-    monkeypatch.setattr(E, "RESAMPLES", 500)
+    monkeypatch.setattr("bands.RESAMPLES", 500)
     rng = np.random.default_rng(0)
     truth, hits, naive_hits, draws = np.array([0.3, 0.0, 0.5]), 0, 0, 300
     scale = np.array([0.2, 0.0, 0.4])  # the training length, in the middle, has no difference
     documents = np.repeat(np.arange(60), rng.integers(1, 16, 60))
     for i in range(draws):
         effect = rng.standard_normal((60, 3))[documents] + 0.5 * rng.standard_normal((len(documents), 3))
-        mean, width, units, n = E.paired_bands(truth + scale * effect, documents, seed=i)
+        mean, width, units, n = paired_bands(truth + scale * effect, documents, seed=i)
         hits += (abs(mean - truth) <= width).all()
         assert (units, n) == ("documents", 60) and width[1] == mean[1] == 0
-        mean, width, *_ = E.paired_bands(truth + scale * effect, np.arange(len(documents)), seed=i)
+        mean, width, *_ = paired_bands(truth + scale * effect, np.arange(len(documents)), seed=i)
         naive_hits += (abs(mean - truth) <= width).all()
     assert 0.91 <= hits / draws <= 0.98
     assert naive_hits / draws < 0.6
@@ -151,7 +243,13 @@ def test_bands_cover_the_truth_at_all_lengths_at_once_in_95_percent_of_draws(mon
 
 def test_few_documents_mean_that_blocks_are_resampled():
     differences = np.random.default_rng(0).standard_normal((50, 1))
-    assert E.paired_bands(differences, np.zeros(50, int), 0)[2:] == ("blocks", 50)
+    assert paired_bands(differences, np.zeros(50, int), 0)[2:] == ("blocks", 50)
+
+
+def test_wilson_interval_as_published():
+    """Newcombe 1998 (Statistics in Medicine 17, 857), method 3: 81 of 263 and 0 of 20."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -194,10 +292,59 @@ def test_what_is_done_is_not_done_again(runs, tmp_path, capsys, monkeypatch):
         E.main([*arguments, "--seed=8"])
 
 
+def test_an_interrupted_measurement_goes_on(runs, tmp_path, capsys, monkeypatch):
+    arguments = [str(runs / "none"), *flags(tmp_path, "--seed=11")]
+    original, lengths = E.window_losses, []
+
+    def interrupt(model, tokens, starts, length, *rest):
+        lengths.append(length)
+        if len(lengths) == 4:
+            raise KeyboardInterrupt
+        return original(model, tokens, starts, length, *rest)
+
+    monkeypatch.setattr(E, "window_losses", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        E.main(arguments)
+    E.main(arguments)
+    assert lengths == [4, 8, 16, 32, 32, 64, 128, 256]
+    monkeypatch.setattr(E, "window_losses", None)
+    E.main(arguments[:-1] + ["--seed=11", "--lengths=8,64,256"])  # a part of what is there
+    assert "done before" in capsys.readouterr().out
+
+
+def test_seeds_of_one_experiment_are_one_line_with_two_kinds_of_interval(runs, tmp_path, dataset, capsys):
+    for seed in (1, 2):
+        train.main([
+            f"--dataset={dataset}", "--pos_scheme=rope", f"--out_dir={tmp_path}/rope-{seed}", "--n_layer=1", "--n_head=2",
+            "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=4", "--device=cpu", f"--seed={seed}",
+        ])  # fmt: skip
+    E.main([str(runs / "rope"), f"{tmp_path}/rope-1", f"{tmp_path}/rope-2", str(runs / "alibi"), *flags(tmp_path)])
+    found = read(tmp_path)["runs"]
+    assert list(found) == ["rope", "alibi"] and set(found["rope"]["seeds"]) == {"rope", "rope-1", "rope-2"}
+    own = [rows["64"]["delta"] for rows in found["rope"]["seeds"].values()]
+    row = found["rope"]["rows"]["64"]
+    assert row["delta"] == pytest.approx(np.mean(own)) and row["delta_seed_sd"] == pytest.approx(np.std(own, ddof=1))
+    assert f"±{row['band']:.3f}, seeds ±{row['delta_seed_sd']:.3f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("protocol", E.PROTOCOLS)
+def test_every_protocol_runs_over_all_schemes(runs, tmp_path, protocol, capsys):
+    more = ["--block_tokens=4"] if protocol == "sliding" else []
+    base = ["--blocks=6", f"--results_dir={tmp_path}/results", "--device=cpu", "--lengths=8,16,32,64"]
+    E.main([*all_runs(runs), *base, f"--protocol={protocol}", *more])
+    name = "length" if protocol == "fixed" else f"length-{protocol}"
+    rows = {scheme: r["rows"] for scheme, r in read(tmp_path, name)["runs"].items()}
+    assert rows["learnable"]["32"] is None and rows["rope"]["32"]["loss"] > 0
+    extra = {"fixed": "entropy", "nonoverlapping": "real", "context": "gain_over_shuffled"}.get(protocol, "band")
+    assert math.isfinite(rows["rope"]["32"][extra])
+    assert (tmp_path / "results" / f"{name}.png").exists() and "L*" in capsys.readouterr().out
+
+
 def test_raw_losses_are_kept_per_block(runs, tmp_path):
     E.main([str(runs / "alibi"), *flags(tmp_path, "--lengths=8,16,64")])
     with np.load(runs / "alibi" / "length.npz") as raw:
-        assert set(raw) == {"ends", "documents", "8", "16", "64"} and raw["64"].shape == (20,)
+        entropies = {"entropy-8", "entropy-16", "entropy-64"}
+        assert set(raw) == {"key", "ends", "documents", "8", "16", "64"} | entropies and raw["64"].shape == (20,)
         delta = (raw["64"] - raw["16"]).mean()
     assert read(tmp_path)["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
 
@@ -250,7 +397,9 @@ def test_offline_wandb_run_holds_the_curve(runs, tmp_path):
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--lengths=16,4096"], "too short for|text has .* lower --blocks or --lengths"),
         (["--lengths=16,24,64", "--protocol=nonoverlapping"], "must all divide the longest"),
-        (["--protocol=slide"], "protocol='slide' is not one of: fixed, nonoverlapping"),
+        (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
+        (["--lengths=16,8"], "must ascend"),
+        (["--threshold=-1"], "threshold=-1.0 must be at least 0"),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--blocks=1"], "blocks=1 is too few"),
     ],
