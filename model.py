@@ -377,7 +377,7 @@ def attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, dropout_p):
         y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)
     else:
         blocks = []
-        for start in range(0, T, QUERY_BLOCK):
+        for start in reversed(range(0, T, QUERY_BLOCK)):  # the largest first: what it frees is room for the others
             end = min(T, start + QUERY_BLOCK)
             seen = slice(max(0, S - T + start - window + 1), S - T + end)  # keys that any of the block's queries sees
             queries, keys, pos = q[:, :, start:end], k[:, :, seen], q_pos[start:end]
@@ -388,7 +388,7 @@ def attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, dropout_p):
                 mask = torch.where(mask, bias, -torch.inf).to(q.dtype)
             y = F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale)
             blocks.append(y)
-        y = torch.cat(blocks, dim=2)
+        y = torch.cat(blocks[::-1], dim=2)
     return y[..., :D]
 
 
