@@ -10,7 +10,7 @@ import run
 from bands import wilson
 from pictures import figure_of, length_axis, line_style, mark_training_length
 
-FACT = re.compile(r"(\w+) is (\w+)\.|(\w+)\? (\w+)\.")  # or a question
+FACT = re.compile(r"(\w+)=(\w+);")  # and, when it comes again, the question and its answer
 NEAREST = 16  # tokens: a row holds the distances from one power of two to the next
 MARGIN = 32  # tokens of context before the fact, at least
 
@@ -24,11 +24,11 @@ def find_questions(split, tokenizer):
         if len(text) != last - first:
             raise ValueError("--recall needs a text by character: prepare data/recall_char and train on it")
         for match in FACT.finditer(text):
-            stated, value, asked, answer = match.groups()
-            if stated:
-                known[stated] = value, match.end()
-            elif known.get(asked, ("",))[0] == answer:
-                found.append((first + match.end(4), len(answer), match.start() - known[asked][1]))
+            name, answer = match.groups()
+            if name in known:
+                found.append((first + match.end(2), len(answer), match.start() - known.pop(name)))
+            else:
+                known[name] = match.end()
     if not found:
         raise ValueError("the text holds no questions: --recall needs a run on recall_char")
     return np.array(found)

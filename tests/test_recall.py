@@ -32,7 +32,7 @@ def dataset_of(*texts):
 def test_the_text_is_the_same_on_every_machine():
     assert (
         hashlib.sha256(generator.document(0).encode()).hexdigest()
-        == "994eaf5ce56557fbfc258a0a7a14ace4cd48b2f4b6428e908b7f1e95e08eb779"
+        == "a8a25d90f5d0664a28ca0a67aeceeb96c841507faba0de54d2f316efddf820a6"
     )
     assert [generator.Random(7).below(1000) for _ in range(2)] == [generator.Random(7).below(1000) for _ in range(2)]
     drawn = [r.below(10) for r in [generator.Random(3)] for _ in range(10_000)]
@@ -40,19 +40,21 @@ def test_the_text_is_the_same_on_every_machine():
 
 
 def test_distances_are_log_uniform_and_every_answer_is_the_fact():
-    text = "".join(generator.document(i) for i in range(20))
-    questions = recall.find_questions(dataset_of(text).val, data.CharTokenizer(set(text)))
-    asked = len(re.findall(r"\w+\? \w+\.", text))
-    assert len(questions) > 0.98 * asked  # a name may be given again in the next document
+    texts = [generator.document(i) for i in range(20)]
+    split, text = dataset_of(*texts).val, "".join(texts)
+    questions = recall.find_questions(split, data.CharTokenizer(set(text)))
+    assert len(questions) > 0.4 * len(re.findall(r"\w+=\w+;", text))  # some are still open at the end of a document
+    for end, n, distance in questions[::50]:
+        statement = text[end - n - 3 : end + 1]
+        assert text[: end - n - 3 - distance].endswith(statement)
     octaves = np.bincount(np.log2(questions[:, 2] / 16).astype(int), minlength=8)
     assert octaves[1:6].min() > 0.7 * octaves[1:6].max()  # the first lacks those that had to wait for the end of a word
 
 
 def test_questions_are_found_within_their_document():
-    [question] = recall.find_questions(
-        dataset_of("ba is red. so ba? red.", "ba? red.").val, data.CharTokenizer("ab deiors?.")
-    )
-    assert list(question) == [21, 3, 14 - 10]
+    tokenizer = data.CharTokenizer("ab deors=;")
+    [question] = recall.find_questions(dataset_of("ba=red; so ba=red;", "ba=red;").val, tokenizer)
+    assert list(question) == [17, 3, 11 - 7]
     with pytest.raises(ValueError, match="holds no questions: --recall needs a run on recall_char"):
         recall.find_questions(dataset_of("nothing").val, data.CharTokenizer("nothig"))
 
@@ -74,14 +76,10 @@ class Remembers(torch.nn.Module):
             text = self.tokenizer.decode_bytes(ids).decode()
             for i in range(last):
                 so_far = text[: len(text) - last + 1 + i]
-                if asked := re.search(r"(\w+)\? (\w*)$", so_far):
-                    facts = [
-                        m
-                        for m in re.finditer(rf"{asked[1]} is (\w+)\.", so_far)
-                        if len(so_far) - m.end(1) <= self.reach
-                    ]
+                if asked := re.search(r"(\w+)=(\w*)$", so_far):
+                    facts = re.findall(rf"\b{asked[1]}=(\w+);", so_far[-self.reach :])
                     if facts:
-                        logits[row, i, self.tokenizer.encode((facts[-1][1] + ".")[len(asked[2])])] = 20
+                        logits[row, i, self.tokenizer.encode((facts[-1] + ";")[len(asked[2])])] = 20
         return logits
 
     def lm_head(self, logits):

@@ -1,9 +1,10 @@
 """Facts, filler, and the facts asked for again at log-uniform distances: python data/recall_char/prepare.py
 
-  tamo is red. du ke lin … tamo? red.
+  ta=7; du ke lin … ta=7;
 
-Byte-identical on every Python, since its random numbers are its own. The loss on an answer against its distance to the
-fact says directly how far back a model can look something up; python eval_length.py RUN --recall measures it.
+The first time a name comes up its number is a fact, the second time a question, and then it is free again. Byte-
+identical on every Python, since its random numbers are its own. The loss on an answer against its distance to the fact
+says how far back a model can look something up; python eval_length.py RUN --recall measures it.
 """
 
 import heapq
@@ -18,9 +19,8 @@ from config import script
 from data.prepare import Parser, prepare
 
 DOCUMENTS, CHARACTERS = 250, 16_384
-NEAREST, FARTHEST = 16, 4096  # characters between the end of a fact and its question
-COLOURS = ("red", "blue", "green", "white", "pink", "orange", "yellow", "violet")  # no two begin alike
-SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+NEAREST, FARTHEST = 8, 4096  # characters between the end of a fact and its question
+NAMES = [x + y for c in "bdfgklmnprstvz" for v in "aeiou" for x, y in (c + v, v + c)]
 FILLER = ["du", "ke", "lin", "so", "mar", "tep", "oru", "vas", "ni", "hol", "bex", "jat", "wem", "qui", "zor", "pyl"]
 
 
@@ -57,16 +57,16 @@ def document(seed):
 
     while length < CHARACTERS:
         if due and due[0][0] <= length:
-            _, name, colour = heapq.heappop(due)
-            write(f"{name}? {colour}. ")
+            _, name, number = heapq.heappop(due)
+            write(f"{name}={number}; ")
             known.discard(name)
-        elif random.below(4) == 0:
-            name = random.choice(SYLLABLES) + random.choice(SYLLABLES)
+        elif random.below(2) == 0:
+            name = random.choice(NAMES)
             if name not in known:
                 known.add(name)
-                colour = random.choice(COLOURS)
-                write(f"{name} is {colour}. ")
-                heapq.heappush(due, (length + random.choice(DISTANCES), name, colour))
+                number = random.below(10)
+                write(f"{name}={number}; ")
+                heapq.heappush(due, (length + random.choice(DISTANCES), name, number))
         else:
             write(random.choice(FILLER) + " ")
     return "".join(parts) + "\n"
