@@ -27,7 +27,6 @@ import torch.nn.functional as F
 
 import config
 import data
-import recall
 import run
 from bands import breakdown, paired_bands
 from model import GPTConfig
@@ -47,7 +46,6 @@ class EvalConfig(run.Overrides):
     block_tokens: int = (
         0  # targets in a block of `fixed` (default 8), the stride of `sliding` (default: shortest length)
     )
-    recall: bool = False  # instead of losses: answers to the questions of recall_char, by distance; blocks: of a row
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, to be the breakdown length L*
     allow_mixed: bool = False  # runs of different text or tokenizers in one picture, each on its own
     dataset: str = ""  # default: the validation text of the runs' own dataset, where they have one
@@ -475,40 +473,9 @@ def filled(cfg, checkpoints):
     return dataclasses.replace(cfg, blocks=cfg.blocks or max(2, min(blocks, room)), block_tokens=stride), lengths
 
 
-def measure_recall(cfg, runs):
-    """--recall: accuracy by distance, as a table, a picture and numbers, and in wandb."""
-    device = run.pick_device(cfg.device)
-    dtype, results, closing = run.pick_dtype(cfg.dtype, device), {}, []
-    for name, checkpoint in runs:
-        model, dataset = run.load_model(checkpoint, device), checkpoint["dataset"]
-        trained = model.config.block_size
-        furthest = int(cfg.lengths.split(",")[-1]) if cfg.lengths else 16 * trained
-        run.override(model, cfg, furthest, checkpoint["path"])
-        rows = recall.measure(model, dataset, furthest, cfg.blocks or 200, cfg.seed, dtype, name)
-        results[name] = {"pos_scheme": model.config.pos_scheme, "training_length": trained, "rows": rows}
-        settings = checkpoint["config"] | {"run": name} | dataclasses.asdict(cfg) | {"runs": list(cfg.runs)}
-        id, axes = f"{name}-recall-{run.stamp()}", {"recall": "recall/distance"}
-        tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, group_of(cfg, checkpoint), id, "recall", settings, axes)
-        for distance, row in rows.items():
-            if row:
-                tracker.log({"recall/distance": distance} | {f"recall/{key}": value for key, value in row.items()})
-        closing = tracker.finish()
-    title = f"recall on {dataset.name}: up to {cfg.blocks or 200} questions of each distance"
-    print(f"\n{title}\nAnswers right in every character, with Wilson's 95% interval, and loss per character in nats.\n")
-    print(f"{recall.table(results)}\n")
-    base = Path(cfg.results_dir) / "recall"
-    base.parent.mkdir(parents=True, exist_ok=True)
-    recall.draw(results, title).savefig(base.with_suffix(".png"), dpi=150)
-    run.write_atomically(base.with_suffix(".json"), json.dumps({"runs": results}, indent=1, allow_nan=False))
-    print("\n".join([f"picture   {base}.png", f"numbers   {base}.json", *closing]))
-    return 0
-
-
 def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
     runs = open_runs(cfg)
-    if cfg.recall:
-        return measure_recall(cfg, runs)
     cfg, lengths = filled(cfg, [checkpoint for _, checkpoint in runs])
     variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in cfg.rope_scaling.split(",")]
     for (_, checkpoint), one in itertools.product(runs, variants):  # told before any is measured

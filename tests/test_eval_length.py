@@ -15,7 +15,7 @@ import data
 import eval_length as E
 import run
 import train
-from bands import breakdown, paired_bands, wilson
+from bands import breakdown, paired_bands
 from model import SCHEMES, GPTConfig
 from report import KINDS
 
@@ -244,12 +244,6 @@ def test_bands_cover_the_truth_at_all_lengths_at_once_in_95_percent_of_draws(mon
 def test_few_documents_mean_that_blocks_are_resampled():
     differences = np.random.default_rng(0).standard_normal((50, 1))
     assert paired_bands(differences, np.zeros(50, int), 0)[2:] == ("blocks", 50)
-
-
-def test_wilson_interval_as_published():
-    """Newcombe 1998 (Statistics in Medicine 17, 857), method 3: 81 of 263 and 0 of 20."""
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
 
 
 # ----------------------------------------------------------------------------------------------------------
