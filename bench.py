@@ -29,6 +29,10 @@ class BenchConfig(TrainConfig):
     rounds: int = 20  # timed steps of each contender
     nanogpt: str = ""  # a checkout of nanoGPT to measure beside
 
+    def __post_init__(self):
+        super().__post_init__()
+        config.at_least(1, self, "rounds")
+
 
 def load_nanogpt(path):
     """The module model.py of a nanoGPT checkout."""

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 import config
 import data
 import run
-from bands import breakdown, paired_bands
+from bands import FEWEST_DOCUMENTS, breakdown, paired_bands
 from model import GPTConfig
 from report import KINDS, KINDS_IN_WORDS, draw, table
 
@@ -420,9 +420,9 @@ def open_runs(cfg):
     ]
 
 
-def report(cfg, dataset, lengths, documents, crossing, resampled, results):
+def report(cfg, checkpoints, lengths, documents, crossing, resampled, results):
     """Prints the table; writes the picture, whose path is returned, and the numbers."""
-    units, n_units = resampled
+    dataset, (units, n_units) = checkpoints[0]["dataset"], resampled
     what = {
         "fixed": f"the same {cfg.blocks} blocks of {cfg.block_tokens:,} tokens at every length",
         "context": f"the same {cfg.blocks} blocks of {cfg.block_tokens:,} tokens at every length",
@@ -441,7 +441,10 @@ def report(cfg, dataset, lengths, documents, crossing, resampled, results):
         f"L*: where Δ exceeds {cfg.threshold:g} nats by more than its band.\n\n"
         f"{table(results, shown, cfg.protocol)}\n"
     )
-    base = Path(cfg.results_dir) / variant_of(cfg)
+    if n_units < FEWEST_DOCUMENTS:
+        print(f"note: {n_units} {units} are too few for a band to be relied on: raise --blocks\n")
+    folders = {c["folder"].resolve().name for c in checkpoints}  # a picture of one run does not replace the comparison
+    base = Path(cfg.results_dir) / "-".join([variant_of(cfg), *(folders if len(folders) == 1 else ())])
     draw(results, shown, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
     summary = {
         "protocol": cfg.protocol,
@@ -503,7 +506,7 @@ def main(argv):
 
     first, n_documents = runs[0][1], len(np.unique(documents))
     results = group_seeds(cfg, measured, lengths)
-    picture = report(cfg, first["dataset"], lengths, n_documents, crossing, resampled, results)
+    picture = report(cfg, [c for _, c in runs], lengths, n_documents, crossing, resampled, results)
     if closing:  # something is new: the picture belongs to no single run
         id = f"compare-{variant_of(cfg)}-{run.stamp()}"
         tracker = run.Wandb(

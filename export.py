@@ -86,7 +86,7 @@ def mpt(transformers, c, shared):
         raise ValueError(f"MPT has no biases and the exact GELU: bias={c.bias}, gelu_tanh={c.gelu_tanh} do not fit it")
     longest = 16 * c.block_size  # ALiBi has no end, but MPT has
     settings = transformers.MptConfig(
-        max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared
+        max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, use_cache=True, **shared
     )
     return settings, lambda name, w: w
 

@@ -35,7 +35,7 @@ class GPTConfig:
     dropout: float = 0.0
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
     gelu_tanh: bool = False  # GELU by its tanh formula, as in OpenAI's GPT-2; nanoGPT has the exact one
-    pos_scheme: str = "learnable"  # where position enters the model, see SCHEMES
+    pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists them
     pos_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 leaves positions out of every fourth layer
     window: int = 0  # a query sees only the last `window` keys; 0: all
     window_pattern: str = ""  # likewise: 1110 lets every fourth layer see all keys
@@ -221,11 +221,9 @@ class RoPE(PositionScheme, name="rope"):
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
         if config.rope_scaling == "ntk" and head_size == 2:
             raise ValueError("rope_scaling=ntk needs a head size of at least 4: one pair has nothing to spread over")
-        if config.rope_factor < 1 or config.rope_theta <= 1 or config.rope_block_size < 0:
-            raise ValueError(
-                f"rope_factor={config.rope_factor} must be at least 1, rope_theta={config.rope_theta} more than 1, "
-                f"rope_block_size={config.rope_block_size} not negative"
-            )
+        for name, low in (("rope_factor", 1), ("rope_theta", 1.001), ("rope_block_size", 0)):
+            if getattr(config, name) < low:
+                raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
 
     def prepare(self, q_pos, k_pos):
         return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))

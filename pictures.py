@@ -3,7 +3,7 @@
 import torch
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPX*"  # one more than colours, so that no two of the first 56 lines are alike
 DASHES = ("-", "--", ":")
 GREY_SAFE = "cividis"  # rises evenly in brightness
 

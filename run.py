@@ -107,7 +107,7 @@ def load_checkpoint(path, which="best"):
         checkpoint, folder = read_checkpoint(path), path.parent
     try:
         args = asdict(GPTConfig(**checkpoint["model_args"]))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path} does not fit model.py: {error}") from None
     return checkpoint | {"model_args": args, "path": str(path), "folder": folder}
 

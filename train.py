@@ -79,6 +79,10 @@ class TrainConfig(GPTConfig):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
+        if "0" in self.window_pattern and not self.window:
+            raise ValueError(
+                f"window_pattern={self.window_pattern} does nothing without a window: give --window=TOKENS"
+            )
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
 
@@ -95,11 +99,12 @@ def model_args(cfg, vocab_size):
 
 
 def learning_rate(cfg, step):
-    """Linear warm-up, then a cosine from learning_rate to min_lr at max_iters."""
+    """Linear warm-up, then a cosine from learning_rate to min_lr, or to learning_rate if that is less, at max_iters."""
     if step < cfg.warmup_iters:
         return cfg.learning_rate * (step + 1) / (cfg.warmup_iters + 1)
     done = (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters)
-    return cfg.min_lr + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (cfg.learning_rate - cfg.min_lr)
+    low = min(cfg.min_lr, cfg.learning_rate)
+    return low + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (cfg.learning_rate - low)
 
 
 @torch.no_grad()
@@ -236,7 +241,7 @@ def train(cfg):
     if 0 < cfg.vocab_size < n_vocab:
         raise ValueError(
             f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}"
-            + (f": {cfg.init_from} has no more" if cfg.init_from else "; 0 takes the tokenizer's")
+            + (f": {cfg.init_from} goes with another" if cfg.init_from else "; 0 takes the tokenizer's")
         )
     args = model_args(cfg, cfg.vocab_size or n_vocab)
     rows = cfg.batch_size * cfg.gradient_accumulation_steps  # of a step: they go to ranks, then to micro-steps
@@ -288,7 +293,12 @@ def train(cfg):
             f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, {n_vocab:,} in the vocabulary\n"
             f"{world} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product"
             + (f"\ngoing on after step {step}" if segment else "")
-            + "".join(f"\n{line}" for line in begun),
+            + "".join(f"\n{line}" for line in begun)
+            + (
+                f"\nnote: warmup_iters={cfg.warmup_iters} is not over by step {cfg.max_iters}"
+                if cfg.warmup_iters >= cfg.max_iters
+                else ""
+            ),
             flush=True,
         )
 
@@ -300,8 +310,12 @@ def train(cfg):
         return (t.to(device) for t in pair)
 
     def validate():
+        progress = run.Progress("validation", -(-len(val_starts) // world)) if rank == 0 else lambda windows: None
         with run.autocast(device, dtype):
-            return evaluate(model, dataset.val, val_starts, micro_rows, rank, world)
+            loss = evaluate(model, dataset.val, val_starts, micro_rows, rank, world, progress)
+        if rank == 0:
+            progress.close()
+        return loss
 
     def log(row, text):
         if rank == 0:

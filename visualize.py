@@ -1,8 +1,8 @@
 """
 Pictures of what each position scheme does:  python visualize.py out/*
 
-The fixed schemes need no run; what is learned is drawn from the runs given, the first of each scheme. docs/
-position-encoding.md explains the pictures.
+The fixed schemes need no run; what is learned is drawn from the runs given: of several of a scheme, the one that is
+named like it, else the first. docs/position-encoding.md explains the pictures.
 """
 
 import math
@@ -225,6 +225,7 @@ def main(argv):
         if scheme not in checkpoints or Path(path).name == scheme:  # out/none rather than out/drope
             checkpoints[scheme] = checkpoint
     models = {name: run.load_model(checkpoints[name], device) for name in SCHEMES if name in checkpoints}
+    print("".join(f"{name}: {checkpoints[name]['path']}\n" for name in models), end="")
 
     figures = {}
     for name, (draw, needed) in PICTURES.items():

@@ -58,7 +58,10 @@ def parse(cls, argv, list_field=None):
         elif list_field:
             rest.append(arg)
         else:
-            raise ValueError(f"{arg!r} is neither a config file (NAME.py) nor a flag (--key=value)")
+            known = Path("config", f"{arg}.py")
+            hint = f": did you mean {known}?" if known.is_file() else ""
+            hint = f": did you mean --out_dir={arg}?" if Path(arg).is_dir() else hint
+            raise ValueError(f"{arg!r} is neither a config file (NAME.py) nor a flag (--key=value){hint}")
     values |= flags
     if rest:
         values[list_field] = tuple(rest)

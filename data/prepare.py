@@ -308,11 +308,15 @@ def folder_main(argv):
     parser.add_argument("--glob", default="*.txt", help="which files of a folder (default: %(default)s)")
     parser.add_argument("--tokenizer", default="char", help="char, gpt2, or bpe:N, trained here (default: %(default)s)")
     parser.add_argument("--name", required=True, help="the dataset's name: train with --dataset=NAME")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset of this name made from other paths")
     args = parser.parse_args(argv)
     check_name(args.name)
+    meta, source = data.folder_of(args.name) / "meta.json", " ".join(args.paths)
+    if meta.is_file() and not args.overwrite and (held := json.loads(meta.read_text())["source"]["text"]) != source:
+        raise ValueError(f"{meta.parent} holds another dataset, of {held}: choose another --name, or --overwrite")
     files = find_files(args.paths, args.glob)
     root = os.path.commonpath([p.resolve().parent for p in files])
-    prepare(args.name, files, args.tokenizer, {"text": " ".join(args.paths)}, root)
+    prepare(args.name, files, args.tokenizer, {"text": source}, root)
     print(f"train on it: python train.py --dataset={args.name} --out_dir=out/{Path(args.name).name}")
     return 0
 

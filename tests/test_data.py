@@ -280,3 +280,13 @@ def test_validation_windows_cover_all_or_spread_evenly():
     split = data.Split(np.arange(1001), np.zeros(1, np.int64))
     assert data.val_windows(split, 10).tolist() == list(range(0, 1000, 10))
     assert data.val_windows(split, 10, 40).tolist() == [0, 250, 500, 750]
+
+
+def test_another_dataset_of_the_same_name_is_not_replaced_unasked(tmp_path):
+    for name in ("a", "b"):
+        write_texts(tmp_path / name, n=2)
+    P.folder_main([str(tmp_path / "a"), f"--name={tmp_path}/x"])
+    with pytest.raises(ValueError, match="x holds another dataset, of .*/a: choose another --name, or --overwrite"):
+        P.folder_main([str(tmp_path / "b"), f"--name={tmp_path}/x"])
+    P.folder_main([str(tmp_path / "b"), f"--name={tmp_path}/x", "--overwrite"])
+    P.folder_main([str(tmp_path / "b"), f"--name={tmp_path}/x"])

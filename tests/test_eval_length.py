@@ -340,24 +340,24 @@ def test_raw_losses_are_kept_per_block(runs, tmp_path):
         entropies = {"entropy-8", "entropy-16", "entropy-64"}
         assert set(raw) == {"key", "ends", "documents", "8", "16", "64"} | entropies and raw["64"].shape == (20,)
         delta = (raw["64"] - raw["16"]).mean()
-    assert read(tmp_path)["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
+    assert read(tmp_path, "length-alibi")["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
 
 
 def test_nonoverlapping_and_another_dataset_have_files_of_their_own(runs, tmp_path, dataset):
     E.main([str(runs / "none"), *flags(tmp_path, "--protocol=nonoverlapping", f"--dataset={dataset}", "--blocks=5")])
-    assert read(tmp_path, "length-nonoverlapping-tiny")["blocks"] == 5
+    assert read(tmp_path, "length-nonoverlapping-tiny-none")["blocks"] == 5
     assert (runs / "none" / "length-nonoverlapping-tiny.npz").exists()
 
 
 def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
     E.main([str(runs / "rope"), *flags(tmp_path, "--rope_scaling=none,linear,ntk,yarn")])
-    found = read(tmp_path, "length-none-linear-ntk-yarn")["runs"]
+    found = read(tmp_path, "length-none-linear-ntk-yarn-rope")["runs"]
     assert list(found) == ["rope none", "rope linear", "rope ntk", "rope yarn"]
     for name, result in found.items():  # auto: nothing is scaled before it must be
         assert (result["rows"]["16"] == found["rope none"]["rows"]["16"]) and result["rows"]["64"] is not None
         assert name == "rope none" or result["rows"]["64"] != found["rope none"]["rows"]["64"]
     E.main([str(runs / "rope"), *flags(tmp_path)])
-    assert read(tmp_path)["runs"]["rope"]["rows"] == found["rope none"]["rows"]
+    assert read(tmp_path, "length-rope")["runs"]["rope"]["rows"] == found["rope none"]["rows"]
     E.main([*all_runs(runs), *flags(tmp_path, "--window=8")])
     rows = read(tmp_path, "length-window8")["runs"]["alibi"]["rows"]
     assert rows["4"] == pytest.approx(rows["4"]) and abs(rows["256"]["delta"]) < abs(rows["8"]["delta"]) + 0.05
@@ -375,7 +375,9 @@ def test_offline_wandb_run_holds_the_curve(runs, tmp_path):
     records = [json.loads(line) for line in records.stdout.splitlines()]
     rows = [r["history"]["item"] for r in records if "history" in r]
     curve = {row["length/context"]: row["length/loss"] for row in rows if "length/context" in row}
-    expected = {int(n): row["loss"] for n, row in read(tmp_path)["runs"]["sinusoidal"]["rows"].items()}
+    expected = {
+        int(n): row["loss"] for n, row in read(tmp_path, "length-sinusoidal")["runs"]["sinusoidal"]["rows"].items()
+    }
     assert curve == pytest.approx(expected)
     assert any(r.get("metric", {}).get("step_metric", "") == "length/context" for r in records), [
         r for r in records if "metric" in r

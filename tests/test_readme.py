@@ -81,7 +81,7 @@ def test_main_path_as_written(tiny, tmp_path, monkeypatch, capsys):
     train.main([paths["config/rope.py"], *tiny])
     sample.main([*commands("sample.py")[0], "--device=cpu"])
     eval_length.main(["out/rope", "--block_tokens=1", "--blocks=5", "--device=cpu"])
-    assert (tmp_path / "results" / "length.png").exists()
+    assert (tmp_path / "results" / "length-rope.png").exists()
     capsys.readouterr()
 
 

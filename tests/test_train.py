@@ -395,3 +395,15 @@ def test_wandb_is_offline_without_a_login_and_falls_back_without_a_network(tmp_p
     assert modes == ["offline", "online", "offline"]
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert run.Wandb(*arguments).run is None and len(modes) == 3
+
+
+def test_a_learning_rate_below_min_lr_never_rises_again():
+    cfg = TrainConfig(learning_rate=3e-5, warmup_iters=2, max_iters=10)
+    assert max(train.learning_rate(cfg, step) for step in range(11)) == 3e-5
+
+
+def test_a_warm_up_that_fills_the_run_is_told_and_a_pattern_without_a_window_refused(tiny, tmp_path, capsys):
+    main([*tiny, f"--out_dir={tmp_path}/r", "--warmup_iters=6"])
+    assert "note: warmup_iters=6 is not over by step 6" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="window_pattern=10 does nothing without a window"):
+        main([*tiny, f"--out_dir={tmp_path}/s", "--window_pattern=10"])

@@ -46,7 +46,12 @@ KINDS = {  # of local files: what load_dataset reads them with
 def local_files(source):
     """The files that `source` names, all of one kind; none if it is a name on the hub."""
     missing = [path for path in source if not Path(path).exists()]
-    if missing and len(source) == 1 and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", source[0]):
+    if (
+        missing
+        and len(source) == 1
+        and Path(source[0]).suffix not in KINDS
+        and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", source[0])
+    ):
         return []
     if missing:
         raise ValueError(f"there is no file or folder {missing[0]}")
