@@ -347,10 +347,11 @@ def group_seeds(cfg, measured, lengths):
         group.append(name)
     for names in groups.values():
         name = min(names, key=len)
-        _, found, documents, result = measured[name]
+        *_, documents, result = measured[name]
         if len(names) > 1:
             each, seeds = [measured[n][1] for n in names], {n: measured[n][-1]["rows"] for n in names}
-            mean = {k: np.mean([f[k] for f in each], axis=0) for k in found if k not in ("key", "ends", "documents")}
+            common = set.intersection(*map(set, each)) - {"key", "ends", "documents"}
+            mean = {k: np.mean([f[k] for f in each], axis=0) for k in common}
             rows, _ = summarise(cfg, mean, documents, lengths, result["training_length"])
             for n, row in rows.items():
                 for key in ("loss", "delta") if row is not None else ():
