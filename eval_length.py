@@ -188,7 +188,8 @@ def entropy(cfg, model, split, ends, length):
     """Mean entropy of the attention of the scored predictions, in nats, over a few blocks."""
     some = ends[np.arange(ENTROPY_BLOCKS) * len(ends) // ENTROPY_BLOCKS]
     idx = data.windows(split.tokens, some - length, length - 1, model.config.vocab_size)
-    return run.attention_entropy(model, idx.to(model.lm_head.weight.device), cfg.block_tokens)
+    rows = idx.to(model.lm_head.weight.device)[:, None]  # one at a time: memory
+    return np.mean([run.attention_entropy(model, row, cfg.block_tokens) for row in rows])
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -271,7 +272,8 @@ def measure(cfg, checkpoint, dataset, lengths):
         * sum(longest if cfg.protocol == "nonoverlapping" else tokens.get(cfg.protocol, 1) * n for *_, n in missing),
     )
     for name, kind, n in missing:
-        run.override(model, cfg, n, checkpoint["path"])
+        trained_as = GPTConfig(**checkpoint["model_args"])  # and not as the length before made it
+        model.override(**dataclasses.asdict(run.overridden(trained_as, cfg, n, checkpoint["path"])))
         losses = block_losses(cfg, model, split, ends, documents, kind, n, longest, dtype, progress)
         found[name] = losses[:, 0] if name == "positions" else losses.mean(axis=(1, 2))
         if cfg.protocol == "nonoverlapping" and n == trained:
@@ -333,7 +335,8 @@ def experiment_of(checkpoint):
     """What runs that differ in their seed alone have in common: the settings that train.py lists before it."""
     settings = checkpoint["config"]
     before = itertools.takewhile(lambda pair: pair[0] != "seed", settings.items())
-    return json.dumps([*before, settings.get("init_from"), None if settings else checkpoint["path"]])
+    text = checkpoint["dataset_hash"]
+    return json.dumps([*before, text, settings.get("init_from"), None if settings else checkpoint["path"]])
 
 
 def group_seeds(cfg, measured, lengths):
@@ -444,8 +447,10 @@ def report(cfg, checkpoints, lengths, documents, crossing, resampled, results):
     )
     if n_units < FEWEST_DOCUMENTS:
         print(f"note: {n_units} {units} are too few for a band to be relied on: raise --blocks\n")
-    folders = {c["folder"].resolve().name for c in checkpoints}  # a picture of one run does not replace the comparison
-    base = Path(cfg.results_dir) / "-".join([variant_of(cfg), *(folders if len(folders) == 1 else ())])
+    alone = (
+        [checkpoints[0]["folder"].resolve().name] if len(checkpoints) == 1 else []
+    )  # does not replace the comparison
+    base = Path(cfg.results_dir) / "-".join([variant_of(cfg), *alone])
     draw(results, shown, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
     summary = {
         "protocol": cfg.protocol,
@@ -481,7 +486,10 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
     runs = open_runs(cfg)
     cfg, lengths = filled(cfg, [checkpoint for _, checkpoint in runs])
-    variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in cfg.rope_scaling.split(",")]
+    scalings = list(dict.fromkeys(cfg.rope_scaling.split(",")))
+    variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in scalings]
+    if len(scalings) > 1:  # a grid may hold the plain one, which has no factor
+        variants = [dataclasses.replace(v, rope_factor="auto") if v.rope_scaling == "none" else v for v in variants]
     for (_, checkpoint), one in itertools.product(runs, variants):  # told before any is measured
         run.overridden(GPTConfig(**checkpoint["model_args"]), one, lengths[-1], checkpoint["path"])
 
@@ -501,8 +509,8 @@ def main(argv):
         }
         measured[name] = experiment_of(checkpoint) + name[len(short) :], found, documents, result
         print(f"{name}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
+        run.write_atomically(checkpoint["folder"] / f"{variant_of(one)}.json", json.dumps(result, indent=1))
         if computed:
-            run.write_atomically(checkpoint["folder"] / f"{variant_of(one)}.json", json.dumps(result, indent=1))
             closing = log_to_wandb(one, checkpoint["folder"].resolve().name, checkpoint, result, lengths)
 
     first, n_documents = runs[0][1], len(np.unique(documents))

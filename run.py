@@ -99,7 +99,7 @@ def load_checkpoint(path, which="best"):
         candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
         path = next((p for p in candidates if p.is_file()), candidates[0])
     if name.startswith("hf:") or (name in HUB and not Path(name).exists()):
-        checkpoint, folder = from_hugging_face(name), Path("out/hub", name.removeprefix("hf:"))
+        checkpoint, folder = from_hugging_face(name), Path("results/hub", name.removeprefix("hf:"))
     elif path.name == "config.json" and path.is_file():
         path = folder = path.parent
         checkpoint = from_hugging_face(str(path))

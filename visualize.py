@@ -178,8 +178,9 @@ def mean_score_by_distance(model, tokens):
     distance = torch.arange(n)[:, None] - torch.arange(n)
     near = (distance >= 0) & (distance < trained)
     total = torch.zeros(n, n, dtype=torch.float64)
-    for scores in run.attention_scores(model, tokens):
-        total += scores.cpu().double().mean(dim=(0, 1)) / model.config.n_layer
+    for row in tokens[:, None]:  # one at a time: memory
+        for scores in run.attention_scores(model, row):
+            total += scores.mean(dim=(0, 1)).cpu().double() / (model.config.n_layer * len(tokens))
     total -= (total * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
     total = total[trained // 2 :]
     return torch.stack([total.diagonal(trained // 2 - d).mean() for d in range(n)])
@@ -192,7 +193,7 @@ def draw_scores(models, splits):
         model = models[name]
         T = model.config.block_size
         longest = max(longest, T)
-        n = T if model.pos.max_positions else 4 * T
+        n = min(T if model.pos.max_positions else 4 * T, len(split.tokens))
         tokens = evenly(split, n, model.config.vocab_size).to(model.lm_head.weight.device)
         named[name + (" (ends)" if n == T else "")] = mean_score_by_distance(model, tokens)
     figure, (axes,) = figure_of(1, width=8, height=5)

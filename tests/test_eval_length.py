@@ -419,3 +419,16 @@ def test_no_run_and_runs_on_different_text_are_refused(runs, tmp_path, shakespea
         E.main([str(runs / "rope"), f"{tmp_path}/r", *flags(tmp_path)])
     with pytest.raises(ValueError, match="another tokenizer than that of dataset"):
         E.main([str(runs / "rope"), *flags(tmp_path), f"--dataset={tmp_path}/other"])
+
+
+def test_every_length_is_scaled_from_the_checkpoint_and_not_from_the_length_before(runs, tmp_path, monkeypatch):
+    factors, original = [], E.block_losses
+
+    def noting(cfg, model, *rest):
+        factors.append(model.config.rope_factor)
+        return original(cfg, model, *rest)
+
+    monkeypatch.setattr(E, "block_losses", noting)
+    more = ["--protocol=context", "--rope_scaling=yarn", "--lengths=16,32,64"]
+    E.main([str(runs / "rope"), *flags(tmp_path, *more)])
+    assert factors == [1, 2, 4, 2, 4, 2, 4]  # as it is, foreign, shuffled

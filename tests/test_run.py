@@ -222,7 +222,7 @@ def test_a_name_of_the_hub_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path
     monkeypatch.chdir(tmp_path)
     write_gpt2(tmp_path / "owner" / "name")  # transformers, too, looks here first
     argv = ["hf:owner/name", "--blocks=20", f"--dataset={dataset}"]
-    assert eval_length.main(argv) == 0 and (tmp_path / "out/hub/owner/name/length-tiny.json").is_file()
+    assert eval_length.main(argv) == 0 and (tmp_path / "results/hub/owner/name/length-tiny.json").is_file()
     assert "done before" not in capsys.readouterr().out
     assert eval_length.main(argv) == 0
     assert "name: done before" in capsys.readouterr().out
