@@ -14,9 +14,9 @@ context         fixed, and again with all beyond the training length cut off, of
 
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ import config
 import data
 import run
 from bands import FEWEST_DOCUMENTS, breakdown, paired_bands
-from model import GPTConfig
+from model import SCHEMES, GPTConfig
 from report import KINDS, KINDS_IN_WORDS, draw, table
 
 PROTOCOLS = ("fixed", "sliding", "nonoverlapping", "position", "context")
@@ -43,9 +43,7 @@ class EvalConfig(run.Overrides):
     protocol: str = "fixed"  # fixed, sliding, nonoverlapping, position, context: see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
     blocks: int = 0  # of targets (default 512; sliding 128), or of text as long as the longest context (default 64)
-    block_tokens: int = (
-        0  # targets in a block of `fixed` (default 8), the stride of `sliding` (default: shortest length)
-    )
+    block_tokens: int = 0  # targets in a block of fixed (default 8), the stride of sliding (default: shortest length)
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, to be the breakdown length L*
     allow_mixed: bool = False  # runs of different text or tokenizers in one picture, each on its own
     dataset: str = ""  # default: the validation text of the runs' own dataset, where they have one
@@ -169,15 +167,20 @@ def replaced(split, ends, documents, n, kept, kind, seed):
     return change
 
 
+def layout(cfg, length, longest):
+    """How far before the end of a block each of its windows of `length` tokens begins, and how many of a window's last
+    predictions are scored. Between the ends of two blocks lie as many block_tokens as a block has longest windows."""
+    if cfg.protocol == "sliding":
+        return length + np.arange(STRIDES) * cfg.block_tokens, cfg.block_tokens
+    if cfg.protocol == "nonoverlapping":  # the same text, cut into windows of `length`
+        return longest - np.arange(0, longest, length), length
+    return np.array([length]), length if cfg.protocol == "position" else cfg.block_tokens
+
+
 def block_losses(cfg, model, split, ends, documents, kind, length, longest, dtype, progress):
     """Losses at one context length, of every block: (blocks, windows of a block, scored) float64."""
-    starts, scored, change = ends - length, cfg.block_tokens, None  # the same targets, with `length` tokens of context
-    if cfg.protocol == "sliding":
-        starts = (starts[:, None] - np.arange(STRIDES) * scored).flatten()
-    elif cfg.protocol == "nonoverlapping":  # the same text, cut into windows of `length`
-        starts, scored = ((ends - longest)[:, None] + np.arange(0, longest, length)).flatten(), length
-    elif cfg.protocol == "position":
-        scored = length
+    before, scored = layout(cfg, length, longest)
+    starts, change = (ends[:, None] - before).flatten(), None
     if kind:
         change = replaced(split, ends, documents, length, model.config.block_size, kind, cfg.seed)
     losses = window_losses(model, split.tokens, starts, length, scored, dtype, progress, change)
@@ -237,9 +240,8 @@ def measure(cfg, checkpoint, dataset, lengths):
     Beside them, `positions` (blocks, length) under position; `edge` (blocks,), the loss in the last quarter of the
     training length, under nonoverlapping; and `entropy-N` () under fixed."""
     split, longest, trained = dataset.val, lengths[-1], checkpoint["model_args"]["block_size"]
-    reach = longest + (STRIDES - 1) * cfg.block_tokens if cfg.protocol == "sliding" else longest
-    stride = reach - longest + cfg.block_tokens if cfg.protocol == "sliding" else cfg.block_tokens
-    ends, documents, crossing = choose_ends(split, reach, stride, cfg.blocks, cfg.seed)
+    before, _ = layout(cfg, longest, longest)
+    ends, documents, crossing = choose_ends(split, before.max(), len(before) * cfg.block_tokens, cfg.blocks, cfg.seed)
     if cfg.protocol == "context" and len(np.unique(documents)) < 2:
         raise ValueError("--protocol=context needs a text of several documents: all blocks are of one")
     device = run.pick_device(cfg.device)
@@ -262,18 +264,14 @@ def measure(cfg, checkpoint, dataset, lengths):
             if "key" in saved and str(saved["key"]) == found["key"]:
                 found |= dict(saved)
 
-    model = run.load_model(checkpoint, device)
-    wanted = jobs(cfg, lengths, trained, model.pos.max_positions)
+    trained_as = GPTConfig(**checkpoint["model_args"])
+    wanted = jobs(cfg, lengths, trained, SCHEMES[trained_as.pos_scheme](trained_as).max_positions)
     missing = [job for job in wanted if job[0] not in found]
-    tokens = {"sliding": STRIDES, "nonoverlapping": longest}
-    progress = run.Progress(
-        str(checkpoint["folder"]),
-        cfg.blocks
-        * sum(longest if cfg.protocol == "nonoverlapping" else tokens.get(cfg.protocol, 1) * n for *_, n in missing),
-    )
+    model = run.load_model(checkpoint, device) if missing else None
+    tokens = sum(len(layout(cfg, n, longest)[0]) * n for *_, n in missing)
+    progress = run.Progress(str(checkpoint["folder"]), cfg.blocks * tokens)
     for name, kind, n in missing:
-        trained_as = GPTConfig(**checkpoint["model_args"])  # and not as the length before made it
-        model.override(**dataclasses.asdict(run.overridden(trained_as, cfg, n, checkpoint["path"])))
+        run.override(model, checkpoint, cfg, n)
         losses = block_losses(cfg, model, split, ends, documents, kind, n, longest, dtype, progress)
         found[name] = losses[:, 0] if name == "positions" else losses.mean(axis=(1, 2))
         if cfg.protocol == "nonoverlapping" and n == trained:
@@ -286,12 +284,10 @@ def measure(cfg, checkpoint, dataset, lengths):
 
 
 def save(path, arrays):
-    """The whole file or the one before: it is never found half-written."""
     path.parent.mkdir(parents=True, exist_ok=True)  # a name on the hub has none yet
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as f:
-        np.savez(f, **arrays)
-    os.replace(temporary, path)
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    run.write_atomically(path, file.getvalue())
 
 
 def summarise(cfg, found, documents, lengths, trained):
@@ -447,10 +443,9 @@ def report(cfg, checkpoints, lengths, documents, crossing, resampled, results):
     )
     if n_units < FEWEST_DOCUMENTS:
         print(f"note: {n_units} {units} are too few for a band to be relied on: raise --blocks\n")
-    alone = (
-        [checkpoints[0]["folder"].resolve().name] if len(checkpoints) == 1 else []
-    )  # does not replace the comparison
-    base = Path(cfg.results_dir) / "-".join([variant_of(cfg), *alone])
+    base = Path(cfg.results_dir) / variant_of(cfg)
+    if len(checkpoints) == 1:  # does not replace the comparison of several
+        base = base.with_name(f"{base.name}-{checkpoints[0]['folder'].resolve().name}")
     draw(results, shown, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
     summary = {
         "protocol": cfg.protocol,
@@ -477,9 +472,10 @@ def filled(cfg, checkpoints):
         "nonoverlapping": (lengths[-1], 64),
         "position": (lengths[-1], 64),
     }.get(cfg.protocol, (cfg.block_tokens or max(1, min(8, lengths[0] // 4)), 512))
-    spacing = stride * STRIDES if cfg.protocol == "sliding" else stride
-    room = min(len(c["dataset"].val.tokens) - 1 - lengths[-1] for c in checkpoints) // spacing
-    return dataclasses.replace(cfg, blocks=cfg.blocks or max(2, min(blocks, room)), block_tokens=stride), lengths
+    cfg = dataclasses.replace(cfg, block_tokens=stride)
+    before, _ = layout(cfg, lengths[-1], lengths[-1])
+    room = min(len(c["dataset"].val.tokens) - 1 - lengths[-1] for c in checkpoints) // (len(before) * stride)
+    return dataclasses.replace(cfg, blocks=cfg.blocks or max(2, min(blocks, room))), lengths
 
 
 def main(argv):
@@ -491,7 +487,7 @@ def main(argv):
     if len(scalings) > 1:  # a grid may hold the plain one, which has no factor
         variants = [dataclasses.replace(v, rope_factor="auto") if v.rope_scaling == "none" else v for v in variants]
     for (_, checkpoint), one in itertools.product(runs, variants):  # told before any is measured
-        run.overridden(GPTConfig(**checkpoint["model_args"]), one, lengths[-1], checkpoint["path"])
+        run.overridden(checkpoint, one, lengths[-1])
 
     measured, closing = {}, []
     for (short, checkpoint), one in itertools.product(runs, variants):

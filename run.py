@@ -211,10 +211,10 @@ class Overrides:
             raise ValueError(f"rope_factor={self.rope_factor!r} must be a number, or auto") from None
 
 
-def overridden(c, changes, length, path):
-    """GPTConfig c, of the checkpoint at `path`, under `changes`, Overrides, for use up to `length` tokens. ValueError
-    where they do not fit it."""
-    new = {}
+def overridden(checkpoint, changes, length):
+    """The GPTConfig of a checkpoint under `changes`, Overrides, for use up to `length` tokens. ValueError where they do
+    not fit it."""
+    c, new = GPTConfig(**checkpoint["model_args"]), {}
     if changes.window is not None:
         new["window"] = changes.window
     if changes.rope_theta is not None:
@@ -229,13 +229,14 @@ def overridden(c, changes, length, path):
         c = replace(c, **new)
         SCHEMES[c.pos_scheme](c)  # checks its own
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{checkpoint['path']}: {error}") from None
     return c
 
 
-def override(model, changes, length, path):
-    """The model itself under the config that `overridden` returns."""
-    return model.override(**asdict(overridden(model.config, changes, length, path)))
+def override(model, checkpoint, changes, length):
+    """The model of a checkpoint, itself, under the config that `overridden` returns: whatever it was used under before
+    leaves no trace."""
+    return model.override(**asdict(overridden(checkpoint, changes, length)))
 
 
 def load_model(checkpoint, device):
@@ -336,9 +337,10 @@ def keep_metrics_until(folder, step):
     write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
 
 
-def write_atomically(path, text):
+def write_atomically(path, content):
+    """The whole of content, text or bytes, or the file that was there before: it is never found half-written."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(temporary, path)
 
 

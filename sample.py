@@ -69,7 +69,7 @@ def sample(cfg, out=sys.stdout):
     dtype = run.pick_dtype(cfg.dtype, device)
     model = run.load_model(checkpoint, device)
     n_new = cfg.max_new_tokens or max(1, model.config.block_size - len(ids))
-    model = run.override(model, cfg, len(ids) + n_new, checkpoint["path"])
+    model = run.override(model, checkpoint, cfg, len(ids) + n_new)
     limit, total = model.pos.max_positions, len(ids) + n_new
     if limit is not None and total > limit:
         scheme = checkpoint["model_args"]["pos_scheme"]

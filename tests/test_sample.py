@@ -62,11 +62,15 @@ def test_greedy_with_cache_equals_greedy_without(runs, scheme):
 def test_a_window_and_scaling_change_what_is_written_and_are_refused_where_they_do_not_fit(runs, capsys):
     plain = dict(num_samples=1, max_new_tokens=60, temperature=0.0)
     assert write(runs / "rope", **plain)[0] == write(runs / "rope", window=1000, **plain)[0]
-    model = run.load_model(run.load_checkpoint(runs / "rope"), torch.device("cpu"))
+    checkpoint = run.load_checkpoint(runs / "rope")
+    model = run.load_model(checkpoint, torch.device("cpu"))
     settings = SampleConfig(rope_scaling="yarn")
-    assert run.override(model, settings, 64, "x").config.rope_factor == 4.0  # as far as 64 tokens need
-    assert run.override(model, SampleConfig(rope_scaling="yarn", rope_factor="2"), 64, "x").config.rope_factor == 2.0
-    assert run.override(model, SampleConfig(rope_scaling="none"), 64, "x").config.rope_factor == 1.0
+    assert run.override(model, checkpoint, settings, 64).config.rope_factor == 4.0  # as far as 64 tokens need
+    assert (
+        run.override(model, checkpoint, SampleConfig(rope_scaling="yarn", rope_factor="2"), 64).config.rope_factor
+        == 2.0
+    )
+    assert run.override(model, checkpoint, SampleConfig(rope_scaling="none"), 64).config.rope_factor == 1.0
     with pytest.raises(ValueError, match="alibi/best.pt: rope_scaling is an option of pos_scheme=rope, not of alibi"):
         write(runs / "alibi", rope_scaling="yarn")
     with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
