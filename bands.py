@@ -33,3 +33,11 @@ def breakdown(rows, training_length, threshold):
         if n > training_length and row is not None and row["delta"] - row["band"] > threshold:
             return n
     return None
+
+
+def wilson(successes, n, z=1.96):
+    """Wilson's 95% interval of a proportion (Wilson 1927): (low, high)."""
+    p = successes / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return float(middle - half), float(middle + half)

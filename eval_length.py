@@ -10,6 +10,8 @@ sliding         the same text at every length, its windows a stride apart, of wh
 nonoverlapping  the same text cut into windows of each length, all of their tokens scored
 position        the longest windows alone, their losses by position: a row holds the positions from the one before on
 context         fixed, and again with all beyond the training length cut off, of another document, or shuffled
+
+--recall asks another question, of a run on recall_char: how far back can an answer lie that a model looks up?
 """
 
 import dataclasses
@@ -17,6 +19,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ import torch.nn.functional as F
 
 import config
 import data
+import recall
 import run
 from bands import FEWEST_DOCUMENTS, breakdown, paired_bands
 from model import SCHEMES, GPTConfig
@@ -42,8 +46,9 @@ class EvalConfig(run.Overrides):
     runs: tuple = ()  # given without a flag: run folders or whatever else sample.py takes
     protocol: str = "fixed"  # fixed, sliding, nonoverlapping, position, context: see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 0  # of targets (default 512; sliding 128), or of text as long as the longest context (default 64)
+    blocks: int = 0  # of targets (default 256; sliding 128), or of text as long as the longest context (default 64)
     block_tokens: int = 0  # targets in a block of fixed (default 8), the stride of sliding (default: shortest length)
+    recall: bool = False  # answers looked up, by distance, instead of a protocol; --blocks: questions a distance
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, to be the breakdown length L*
     allow_mixed: bool = False  # runs of different text or tokenizers in one picture, each on its own
     dataset: str = ""  # default: the validation text of the runs' own dataset, where they have one
@@ -152,14 +157,19 @@ def window_losses(model, tokens, starts, length, scored, dtype, progress, change
 
 def replaced(split, ends, documents, n, kept, kind, seed):
     """The `change` of windows of n tokens before `ends`: all but the last `kept` tokens of the context become those of
-    the next block, half the text on, that lies in another document ("foreign"), or are shuffled ("shuffled")."""
+    the next block, half the text on, of which they lie outside the window's own document ("foreign"), or are shuffled
+    ("shuffled"). ValueError where there is no such block."""
+    bounds = np.append(split.docs, len(split.tokens))
 
     def change(window, first):
         for row, i in enumerate(range(first, first + len(window))):
             far = window[row, : n - kept]
             if kind == "foreign":
-                later = np.roll(np.arange(len(ends)), -(i + len(ends) // 2))
-                donor = ends[later[np.flatnonzero(documents[later] != documents[i])[0]]]
+                donors = np.roll(ends, -(i + len(ends) // 2))
+                outside = (donors - kept <= bounds[documents[i]]) | (donors - n >= bounds[documents[i] + 1])
+                if not outside.any():
+                    raise ValueError(f"no block has {n - kept:,} tokens of other documents before it: lower --lengths")
+                donor = donors[outside.argmax()]
                 far[:] = torch.from_numpy(split.tokens[donor - n : donor - kept].astype(np.int64))
             else:
                 far[:] = far[torch.from_numpy(np.random.default_rng((seed, i)).permutation(n - kept))]
@@ -185,6 +195,14 @@ def block_losses(cfg, model, split, ends, documents, kind, length, longest, dtyp
         change = replaced(split, ends, documents, length, model.config.block_size, kind, cfg.seed)
     losses = window_losses(model, split.tokens, starts, length, scored, dtype, progress, change)
     return losses.astype(np.float64).reshape(len(ends), -1, scored)
+
+
+def bytes_per_token(cfg, dataset, ends, longest):
+    """Of the targets' text. What only divides documents has no bytes."""
+    before, scored = layout(cfg, longest, longest)
+    targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
+    text = targets if dataset.tokenizer.eot is None else targets[targets != dataset.tokenizer.eot]
+    return np.array(len(dataset.tokenizer.decode_bytes(text.tolist())) / len(targets))
 
 
 def entropy(cfg, model, split, ends, length):
@@ -234,11 +252,12 @@ def jobs(cfg, lengths, trained, limit):
 
 def measure(cfg, checkpoint, dataset, lengths):
     """The run's losses by the names of `jobs`, each (blocks,), from its folder as far as they are there, else computed
-    and saved there one by one. Returns {name: losses}, the documents of the blocks (blocks,), the share of contexts
-    that cross documents, and whether anything was computed.
+    and saved there one by one. Returns {name: losses}, the share of contexts that cross documents, and whether anything
+    was computed.
 
-    Beside them, `positions` (blocks, length) under position; `edge` (blocks,), the loss in the last quarter of the
-    training length, under nonoverlapping; and `entropy-N` () under fixed."""
+    Beside them: `ends` and `documents` (blocks,), a block's last target in val.bin and its document; `bytes_per_token`
+    () of the targets; `positions` (blocks, length) under position; `edge` (blocks,), the loss in the last quarter of
+    the training length, under nonoverlapping; `entropy-N` () under fixed; and `key`, all that the losses depend on."""
     split, longest, trained = dataset.val, lengths[-1], checkpoint["model_args"]["block_size"]
     before, _ = layout(cfg, longest, longest)
     ends, documents, crossing = choose_ends(split, before.max(), len(before) * cfg.block_tokens, cfg.blocks, cfg.seed)
@@ -259,6 +278,7 @@ def measure(cfg, checkpoint, dataset, lengths):
     }
     path = checkpoint["folder"] / f"{variant_of(cfg)}.npz"
     found = {"key": json.dumps(key), "ends": ends, "documents": documents}
+    found["bytes_per_token"] = bytes_per_token(cfg, dataset, ends, longest)
     if path.is_file():
         with np.load(path) as saved:
             if "key" in saved and str(saved["key"]) == found["key"]:
@@ -280,7 +300,7 @@ def measure(cfg, checkpoint, dataset, lengths):
             found[f"entropy-{n}"] = np.array(entropy(cfg, model, split, ends, n))
         save(path, found)
     progress.close()
-    return found, documents, crossing, bool(missing)
+    return found, crossing, bool(missing)
 
 
 def save(path, arrays):
@@ -290,7 +310,7 @@ def save(path, arrays):
     run.write_atomically(path, file.getvalue())
 
 
-def summarise(cfg, found, documents, lengths, trained):
+def summarise(cfg, found, lengths, trained):
     """{length: what is known of it, None where undefined}, what was resampled, and how many there were."""
     if cfg.protocol == "position":  # a row for the positions between one length and the next
         positions = found["positions"]
@@ -301,12 +321,14 @@ def summarise(cfg, found, documents, lengths, trained):
     rows, defined = dict.fromkeys(lengths), list(losses)
 
     def bands(differences):
-        means, widths, *resampled = paired_bands(np.stack(differences, axis=1), documents, cfg.seed)
+        means, widths, *resampled = paired_bands(np.stack(differences, axis=1), found["documents"], cfg.seed)
         return list(zip(map(float, means), map(float, widths), strict=True)), resampled
 
     pairs, resampled = bands([losses[n] - losses[trained] for n in defined])
     for n, (delta, width) in zip(defined, pairs, strict=True):
         rows[n] = {"loss": float(losses[n].mean()), "delta": delta, "band": width}
+        if cfg.protocol != "position":  # whose rows are not all of the targets
+            rows[n]["bits_per_byte"] = rows[n]["loss"] / math.log(2) / float(found["bytes_per_token"])
         if f"entropy-{n}" in found:
             rows[n]["entropy"] = float(found[f"entropy-{n}"])
     further = [n for n in defined if n > trained]
@@ -337,21 +359,21 @@ def experiment_of(checkpoint):
 
 def group_seeds(cfg, measured, lengths):
     """{name: result} with the runs of one experiment under several seeds as one: the mean over seeds with the band of
-    the text, and the seeds' standard deviation. measured: {name: (experiment, losses, documents, result)}."""
+    the text, and the seeds' standard deviation. measured: {name: (experiment, losses, result)}."""
     groups, results = {}, {}
-    for name, (experiment, *_, result) in measured.items():
+    for name, (experiment, _, result) in measured.items():
         group = groups.setdefault(experiment, [])
         if any(measured[other][-1]["seed"] == result["seed"] for other in group):  # the same again: apart
             group = groups.setdefault(name, [])
         group.append(name)
     for names in groups.values():
         name = min(names, key=len)
-        *_, documents, result = measured[name]
+        *_, result = measured[name]
         if len(names) > 1:
             each, seeds = [measured[n][1] for n in names], {n: measured[n][-1]["rows"] for n in names}
             common = set.intersection(*map(set, each)) - {"key", "ends", "documents"}
-            mean = {k: np.mean([f[k] for f in each], axis=0) for k in common}
-            rows, _ = summarise(cfg, mean, documents, lengths, result["training_length"])
+            mean = {k: np.mean([f[k] for f in each], axis=0) for k in common} | {"documents": each[0]["documents"]}
+            rows, _ = summarise(cfg, mean, lengths, result["training_length"])
             for n, row in rows.items():
                 for key in ("loss", "delta") if row is not None else ():
                     row[f"{key}_seed_sd"] = float(np.std([own[n][key] for own in seeds.values()], ddof=1))
@@ -365,14 +387,16 @@ def group_seeds(cfg, measured, lengths):
 # The command
 
 
-def log_to_wandb(cfg, name, checkpoint, result, lengths):
-    """One wandb run per checkpoint, in the group of its training run: length/* against the context length, and what
-    runs are sorted by as its summary."""
+def tracker_of(cfg, name, checkpoint, variant, axes):
+    """A wandb run for an evaluation of one checkpoint, in the group of its training run."""
     settings = checkpoint["config"] | {"run": name, "step": checkpoint["step"]} | dataclasses.asdict(cfg)
-    tracker = run.Wandb(
-        cfg.wandb_mode, cfg.wandb_project, group_of(cfg, checkpoint), f"{name}-{variant_of(cfg)}-{run.stamp()}",
-        "eval_length", settings | {"runs": list(cfg.runs)}, {"length": "length/context"},
-    )  # fmt: skip
+    id, settings = f"{name}-{variant}-{run.stamp()}", settings | {"runs": list(cfg.runs)}
+    return run.Wandb(cfg.wandb_mode, cfg.wandb_project, group_of(cfg, checkpoint), id, "eval_length", settings, axes)
+
+
+def log_to_wandb(cfg, name, checkpoint, result, lengths):
+    """length/* against the context length, and as the run's summary what runs are sorted by."""
+    tracker = tracker_of(cfg, name, checkpoint, variant_of(cfg), {"length": "length/context"})
     trained, summary = result["training_length"], {"L_star": result["L_star"]}
     for n in lengths:
         if row := result["rows"][n]:
@@ -420,9 +444,8 @@ def open_runs(cfg):
     ]
 
 
-def report(cfg, checkpoints, lengths, documents, crossing, resampled, results):
+def report(cfg, checkpoints, lengths, texts, results):
     """Prints the table; writes the picture, whose path is returned, and the numbers."""
-    dataset, (units, n_units) = checkpoints[0]["dataset"], resampled
     what = {
         "fixed": f"the same {cfg.blocks} blocks of {cfg.block_tokens:,} tokens at every length",
         "context": f"the same {cfg.blocks} blocks of {cfg.block_tokens:,} tokens at every length",
@@ -434,34 +457,62 @@ def report(cfg, checkpoints, lengths, documents, crossing, resampled, results):
     if cfg.protocol == "context":
         shown = [n for n in lengths if n >= min(r["training_length"] for r in results.values())]
         columns = f"the gain over {', over '.join(KINDS_IN_WORDS)}, each with its 95% band"
+    print(f"\n{cfg.protocol}: {what}")
+    for name, text in texts.items():
+        print(
+            f"{name}: {text['documents']} documents, {text['crossing']:.0%} of the longest contexts cross documents, "
+            f"{text['bytes_per_token']:.3g} bytes a token; bands over {text['n']} {text['units']}, all lengths at once"
+        )
+        if text["n"] < FEWEST_DOCUMENTS:
+            print(f"note: {text['n']} {text['units']} are too few for a band to be relied on: raise --blocks")
     print(
-        f"\n{cfg.protocol} on {dataset.name}: {what}, from {documents} documents; {crossing:.0%} of the longest "
-        f"contexts cross documents.\nLoss in nats per token, then {columns} (over {n_units} {units}, all "
-        f"lengths at once).\n"
+        f"Loss in nats per token, then {columns}.\n"
         f"L*: where Δ exceeds {cfg.threshold:g} nats by more than its band.\n\n"
         f"{table(results, shown, cfg.protocol)}\n"
     )
-    if n_units < FEWEST_DOCUMENTS:
-        print(f"note: {n_units} {units} are too few for a band to be relied on: raise --blocks\n")
     base = Path(cfg.results_dir) / variant_of(cfg)
     if len(checkpoints) == 1:  # does not replace the comparison of several
         base = base.with_name(f"{base.name}-{checkpoints[0]['folder'].resolve().name}")
-    draw(results, shown, f"{cfg.protocol}, {dataset.name}: {what}, {documents} documents", base, cfg.protocol)
+    sources = ", ".join(f"{name} ({text['documents']} documents)" for name, text in texts.items())
+    draw(results, shown, f"{cfg.protocol}, {sources}: {what}", base, cfg.protocol)
     summary = {
         "protocol": cfg.protocol,
-        "dataset": dataset.name,
-        "dataset_hash": dataset.hash,
         "blocks": cfg.blocks,
         "block_tokens": cfg.block_tokens,
         "threshold": cfg.threshold,
-        "documents": documents,
-        "crossing": crossing,
-        "resampled": {"units": units, "n": n_units},
+        "datasets": texts,
         "runs": results,
     }
-    run.write_atomically(base.with_suffix(".json"), json.dumps(summary, indent=1, allow_nan=False))
+    run.write_atomically(Path(f"{base}.json"), json.dumps(summary, indent=1, allow_nan=False))
     print(f"picture   {base}.png\nnumbers   {base}.json; each block's loss: .npz files in the run folders")
-    return base.with_suffix(".png")
+    return f"{base}.png"
+
+
+def measure_recall(cfg, runs):
+    """--recall: accuracy by distance, as a table, a picture and numbers, and in wandb."""
+    device = run.pick_device(cfg.device)
+    dtype, results, closing = run.pick_dtype(cfg.dtype, device), {}, []
+    variant = variant_of(cfg).replace("length", "recall", 1)
+    for name, checkpoint in runs:
+        trained = checkpoint["model_args"]["block_size"]
+        furthest = choose_lengths(cfg, {trained})[-1]
+        model = run.override(run.load_model(checkpoint, device), checkpoint, cfg, furthest)
+        rows = recall.measure(model, checkpoint["dataset"], furthest, cfg.blocks or 200, cfg.seed, dtype, name)
+        results[name] = {"pos_scheme": model.config.pos_scheme, "training_length": trained, "rows": rows}
+        tracker = tracker_of(cfg, name, checkpoint, variant, {"recall": "recall/distance"})
+        for distance, row in rows.items():
+            if row:
+                tracker.log({"recall/distance": distance} | {f"recall/{key}": value for key, value in row.items()})
+        closing = tracker.finish()
+    title = f"recall on {checkpoint['dataset'].name}: {cfg.blocks or 200} questions of each distance"
+    print(f"\n{title}\nShare of right answers with Wilson's 95% interval, and the loss of answers in nats.\n")
+    print(f"{recall.table(results)}\n")
+    base = Path(cfg.results_dir) / (variant if len(runs) > 1 else f"{variant}-{runs[0][0]}")
+    base.parent.mkdir(parents=True, exist_ok=True)
+    recall.draw(results, title).savefig(f"{base}.png", dpi=150)
+    run.write_atomically(Path(f"{base}.json"), json.dumps({"runs": results}, indent=1, allow_nan=False))
+    print("\n".join([f"picture   {base}.png", f"numbers   {base}.json", *closing]))
+    return 0
 
 
 def filled(cfg, checkpoints):
@@ -471,7 +522,7 @@ def filled(cfg, checkpoints):
         "sliding": (cfg.block_tokens or lengths[0], 128),
         "nonoverlapping": (lengths[-1], 64),
         "position": (lengths[-1], 64),
-    }.get(cfg.protocol, (cfg.block_tokens or max(1, min(8, lengths[0] // 4)), 512))
+    }.get(cfg.protocol, (cfg.block_tokens or max(1, min(8, lengths[0] // 4)), 256))
     cfg = dataclasses.replace(cfg, block_tokens=stride)
     before, _ = layout(cfg, lengths[-1], lengths[-1])
     room = min(len(c["dataset"].val.tokens) - 1 - lengths[-1] for c in checkpoints) // (len(before) * stride)
@@ -481,6 +532,8 @@ def filled(cfg, checkpoints):
 def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
     runs = open_runs(cfg)
+    if cfg.recall:
+        return measure_recall(cfg, runs)
     cfg, lengths = filled(cfg, [checkpoint for _, checkpoint in runs])
     scalings = list(dict.fromkeys(cfg.rope_scaling.split(",")))
     variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in scalings]
@@ -489,12 +542,21 @@ def main(argv):
     for (_, checkpoint), one in itertools.product(runs, variants):  # told before any is measured
         run.overridden(checkpoint, one, lengths[-1])
 
-    measured, closing = {}, []
+    measured, texts, closing = {}, {}, []
     for (short, checkpoint), one in itertools.product(runs, variants):
         name = f"{short} {one.rope_scaling}" if len(variants) > 1 else short
         begin, trained = time.perf_counter(), checkpoint["model_args"]["block_size"]
-        found, documents, crossing, computed = measure(one, checkpoint, checkpoint["dataset"], lengths)
-        rows, resampled = summarise(one, found, documents, lengths, trained)
+        dataset = checkpoint["dataset"]
+        found, crossing, computed = measure(one, checkpoint, dataset, lengths)
+        rows, (units, n) = summarise(one, found, lengths, trained)
+        texts[dataset.name] = {
+            "hash": dataset.hash,
+            "documents": len(np.unique(found["documents"])),
+            "crossing": crossing,
+            "bytes_per_token": float(found["bytes_per_token"]),
+            "units": units,
+            "n": n,
+        }
         result = {
             "pos_scheme": checkpoint["model_args"]["pos_scheme"],
             "training_length": trained,
@@ -503,19 +565,18 @@ def main(argv):
             "L_star": breakdown(rows, trained, cfg.threshold),
             "rows": rows,
         }
-        measured[name] = experiment_of(checkpoint) + name[len(short) :], found, documents, result
+        measured[name] = experiment_of(checkpoint) + name[len(short) :], found, result
         print(f"{name}: {run.format_seconds(time.perf_counter() - begin) if computed else 'done before'}", flush=True)
         run.write_atomically(checkpoint["folder"] / f"{variant_of(one)}.json", json.dumps(result, indent=1))
         if computed:
             closing = log_to_wandb(one, checkpoint["folder"].resolve().name, checkpoint, result, lengths)
 
-    first, n_documents = runs[0][1], len(np.unique(documents))
     results = group_seeds(cfg, measured, lengths)
-    picture = report(cfg, [c for _, c in runs], lengths, n_documents, crossing, resampled, results)
+    picture = report(cfg, [c for _, c in runs], lengths, texts, results)
     if closing:  # something is new: the picture belongs to no single run
         id = f"compare-{variant_of(cfg)}-{run.stamp()}"
         tracker = run.Wandb(
-            cfg.wandb_mode, cfg.wandb_project, group_of(cfg, first), id, "comparison", {"runs": list(measured)}, {}
+            cfg.wandb_mode, cfg.wandb_project, group_of(cfg, runs[0][1]), id, "comparison", {"runs": list(measured)}, {}
         )
         tracker.image("length/picture", picture)
         closing = tracker.finish()

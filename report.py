@@ -83,4 +83,4 @@ def draw(results, lengths, title, base, protocol):
         axes.set_ylabel(ylabel)
     all_axes[0].legend(frameon=False)
     base.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(base.with_suffix(".png"), dpi=150 if len(panels) == 1 else 110)
+    figure.savefig(f"{base}.png", dpi=150 if len(panels) == 1 else 110)

@@ -15,7 +15,7 @@ import data
 import eval_length as E
 import run
 import train
-from bands import breakdown, paired_bands
+from bands import breakdown, paired_bands, wilson
 from model import SCHEMES, GPTConfig
 from report import KINDS
 
@@ -122,7 +122,7 @@ def found_of(f, protocol, lengths, trained):
     found = {str(n): known_losses(f, protocol, n, lengths[-1]).mean(axis=(1, 2)) for n in lengths}
     found["edge"] = known_losses(f, protocol, trained, lengths[-1])[:, :, -trained // 4 :].mean(axis=(1, 2))
     found["positions"] = known_losses(f, "position", lengths[-1], lengths[-1])[:, 0]
-    return found
+    return found | {"documents": np.arange(10), "bytes_per_token": np.array(2.0)}
 
 
 def test_a_breakdown_is_found_where_it_was_planted():
@@ -132,7 +132,7 @@ def test_a_breakdown_is_found_where_it_was_planted():
     lengths = [8, 16, 32, 64, 128]
     for protocol, star in {"fixed": 64, "sliding": 64, "nonoverlapping": 64, "position": 64}.items():
         cfg = E.EvalConfig(runs=("x",), protocol=protocol, block_tokens=4)
-        rows, _ = E.summarise(cfg, found_of(f, protocol, lengths, 16), np.arange(10), lengths, 16)
+        rows, _ = E.summarise(cfg, found_of(f, protocol, lengths, 16), lengths, 16)
         assert breakdown(rows, 16, 0.1) == star, protocol
         assert breakdown(rows, 16, 0.6) is None and rows[32]["delta"] == pytest.approx(0, abs=1e-6)
 
@@ -144,7 +144,7 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change():
     cfg = E.EvalConfig(runs=("x",), protocol="nonoverlapping", block_tokens=128)
     for harm in (0.0, 0.3):
         found = found_of(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping", lengths, 16)  # noqa: B023
-        rows, _ = E.summarise(cfg, found, np.arange(10), lengths, 16)
+        rows, _ = E.summarise(cfg, found, lengths, 16)
         for n in (32, 64, 128):
             assert rows[n]["dilution"] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
             assert rows[n]["real"] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
@@ -155,8 +155,8 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(runs,
     """ALiBi with a window of 8 in its one layer, trained at 16: what lies beyond 16 is out of its sight, whatever it is."""
     checkpoint = run.load_checkpoint(runs / "alibi") | {"dataset": data.load(dataset)}
     cfg = E.EvalConfig(runs=("x",), protocol="context", block_tokens=2, blocks=12, window=8, device="cpu")
-    found, documents, *_ = E.measure(cfg, checkpoint, checkpoint["dataset"], [16, 32, 64])
-    rows, _ = E.summarise(cfg, found, documents, [16, 32, 64], 16)
+    found, *_ = E.measure(cfg, checkpoint, checkpoint["dataset"], [16, 32, 64])
+    rows, _ = E.summarise(cfg, found, [16, 32, 64], 16)
     seen, *_ = E.measure(dataclasses.replace(cfg, window=0), checkpoint, checkpoint["dataset"], [16, 32, 64])
     for n in (32, 64):
         for kind in KINDS:
@@ -179,6 +179,31 @@ def test_foreign_context_is_of_another_document_and_the_rest_is_kept():
                 assert torch.equal(window[0, :70].sort().values, before[0, :70])
             else:
                 assert np.searchsorted(split.docs, window[0, 69].item(), side="right") - 1 != documents[i]
+
+
+def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_document():
+    """Of blocks whose contexts cross documents, the next one, at 250, would bring tokens 100 … 209: the window's own."""
+    tokens = np.arange(700, dtype=np.uint16)
+    split = data.Split(tokens, np.array([0, 220, 240]))
+    ends, documents = np.array([180, 620, 250]), np.array([0, 2, 2])
+    window = torch.from_numpy(tokens[30:181].astype(np.int64))[None]
+    E.replaced(split, ends, documents, 150, 40, "foreign", seed=0)(window, 0)
+    assert window[0, :110].tolist() == list(range(470, 580))
+    with pytest.raises(ValueError, match="no block has 110 tokens of other documents before it: lower --lengths"):
+        E.replaced(split, ends[[0, 2]], documents[[0, 2]], 150, 40, "foreign", seed=0)(window, 0)
+
+
+def test_bits_per_byte_are_of_the_text_of_the_targets(tmp_path, gpt2_bpe):
+    """Four tokens of 3, 1, 2 and 0 bytes, the last an end of text: 1.5 bytes a token."""
+    tokenizer = data.tokenizer_from({"kind": "gpt2"})
+    ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", data.END_OF_TEXT)]
+    split = data.Split(np.array([0, 0, *ids] * 3, np.uint16), np.array([0]))
+    dataset = data.Dataset("x", split, split, tokenizer, {}, "")
+    cfg = E.EvalConfig(runs=("x",), block_tokens=4)
+    per_token = E.bytes_per_token(cfg, dataset, np.array([5, 11, 17]), 16)
+    assert per_token == 1.5
+    found = {"16": np.full(9, 3 * math.log(2)), "documents": np.arange(9), "bytes_per_token": per_token}
+    assert E.summarise(cfg, found, [16], 16)[0][16]["bits_per_byte"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
@@ -246,6 +271,12 @@ def test_few_documents_mean_that_blocks_are_resampled():
     assert paired_bands(differences, np.zeros(50, int), 0)[2:] == ("blocks", 50)
 
 
+def test_wilson_interval_as_published():
+    """Newcombe 1998 (Statistics in Medicine 17, 857), method 3: 81 of 263 and 0 of 20."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+
+
 # ----------------------------------------------------------------------------------------------------------
 # The command
 
@@ -269,7 +300,8 @@ def test_table_json_and_picture_over_all_schemes(runs, tmp_path, capsys):
     [with_learnable] = [t for t in tables if "learnable" in t.splitlines()[0]]
     last = with_learnable.split("    256  ")[1].splitlines()[0]
     assert last.split()[with_learnable.split().index("learnable") * 3] == "—" and "±" in last
-    assert "the same 20 blocks of 1 tokens at every length, from 2 documents" in out and "over 20 blocks" in out
+    assert "the same 20 blocks of 1 tokens at every length" in out
+    assert "tiny: 2 documents, 0% of the longest contexts cross documents, 1 bytes a token; bands over 20 blocks" in out
     assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -338,7 +370,8 @@ def test_raw_losses_are_kept_per_block(runs, tmp_path):
     E.main([str(runs / "alibi"), *flags(tmp_path, "--lengths=8,16,64")])
     with np.load(runs / "alibi" / "length.npz") as raw:
         entropies = {"entropy-8", "entropy-16", "entropy-64"}
-        assert set(raw) == {"key", "ends", "documents", "8", "16", "64"} | entropies and raw["64"].shape == (20,)
+        assert set(raw) == {"key", "ends", "documents", "bytes_per_token", "8", "16", "64"} | entropies
+        assert raw["64"].shape == raw["ends"].shape == raw["documents"].shape == (20,)
         delta = (raw["64"] - raw["16"]).mean()
     assert read(tmp_path, "length-alibi")["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
 
@@ -379,9 +412,9 @@ def test_offline_wandb_run_holds_the_curve(runs, tmp_path):
         int(n): row["loss"] for n, row in read(tmp_path, "length-sinusoidal")["runs"]["sinusoidal"]["rows"].items()
     }
     assert curve == pytest.approx(expected)
-    assert any(r.get("metric", {}).get("step_metric", "") == "length/context" for r in records), [
-        r for r in records if "metric" in r
-    ]
+    assert any(r.get("metric", {}).get("step_metric", "") == "length/context" for r in records)
+    summary = {k: v for r in records if "summary" in r for k, v in r["summary"].get("update", {}).items()}
+    assert {k for k in summary if k.startswith("delta_")} == {f"delta_{n}x" for n in (2, 4, 8, 16)}, records[-3:]
 
 
 @pytest.mark.parametrize(
@@ -407,7 +440,7 @@ def test_bad_input_is_named(runs, tmp_path, more, message):
     assert not (tmp_path / "results").exists()
 
 
-def test_no_run_and_runs_on_different_text_are_refused(runs, tmp_path, shakespeare):
+def test_no_run_and_runs_on_different_text_are_refused(runs, tmp_path, dataset, shakespeare):
     with pytest.raises(ValueError, match="which runs"):
         E.main([])
     from data.prepare import folder_main
@@ -417,6 +450,9 @@ def test_no_run_and_runs_on_different_text_are_refused(runs, tmp_path, shakespea
                 "--block_size=16", "--max_iters=1", "--device=cpu"])  # fmt: skip
     with pytest.raises(ValueError, match="trained on different text"):
         E.main([str(runs / "rope"), f"{tmp_path}/r", *flags(tmp_path)])
+    E.main([str(runs / "rope"), f"{tmp_path}/r", *flags(tmp_path, "--allow_mixed")])
+    texts = read(tmp_path)["datasets"]
+    assert list(texts) == [str(dataset), f"{tmp_path}/other"] and len({t["hash"] for t in texts.values()}) == 2
     with pytest.raises(ValueError, match="another tokenizer than that of dataset"):
         E.main([str(runs / "rope"), *flags(tmp_path), f"--dataset={tmp_path}/other"])
 

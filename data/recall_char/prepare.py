@@ -1,0 +1,85 @@
+"""Facts, filler, and the facts asked for again at log-uniform distances: python data/recall_char/prepare.py
+
+  …….4u..7L…….0c.4u...7L…
+
+A document is a world in which each digit has one letter. The first time a digit comes up that is a fact, and every time
+after a question, whose answer can be looked up: python eval_length.py RUN --recall measures how far back a model can.
+Each document has a pace of its own, so that some are dense and others mostly filler. A digit chooses among five letters
+that no other digit has. (With letters that any digit may have, a model must learn to look for what follows a digit, two
+steps of attention that build on each other, and models of the baseline's size have not learned it in ten minutes.)
+Byte-identical on every Python, since its random numbers are its own.
+"""
+
+import heapq
+import math
+import string
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from config import script
+from data.prepare import Parser, prepare
+
+DOCUMENTS, CHARACTERS = 250, 16_384
+NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
+LETTERS = {str(i): string.ascii_letters[5 * i : 5 * i + 5] for i in range(10)}
+FILLER = "."
+
+
+class Random:
+    """xorshift64* (Vigna 2016, arXiv 1402.6246): the same integers everywhere."""
+
+    def __init__(self, seed):
+        self.state = (seed + 1) * 0x9E3779B97F4A7C15 % 2**64
+
+    def below(self, n):
+        x = self.state
+        x ^= x >> 12
+        x ^= x << 25 & (2**64 - 1)
+        x ^= x >> 27
+        self.state = x
+        return (x * 0x2545F4914F6CDD1D % 2**64 >> 11) * n >> 53
+
+
+# from NEAREST to FARTHEST in 4,096 steps of equal ratio, rounded once: no logarithm is taken while text is made
+DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) for i in range(4096)]
+
+
+def document(seed):
+    """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its own farthest
+    one, which is log-uniform from 2·NEAREST to FARTHEST; a mention comes as soon as its distance is reached."""
+    random, text, length = Random(seed), [], 0
+    one_octave = next(i for i, d in enumerate(DISTANCES) if d >= 2 * NEAREST)
+    farthest = one_octave + random.below(len(DISTANCES) - one_octave)
+
+    def later():
+        return length + DISTANCES[random.below(farthest)]
+
+    due = [(later(), digit + letters[random.below(5)]) for digit, letters in LETTERS.items()]
+    heapq.heapify(due)
+    while length < CHARACTERS:
+        if due[0][0] <= length:
+            _, part = heapq.heappop(due)
+            length += len(part)
+            heapq.heappush(due, (later(), part))
+        else:
+            part = FILLER
+            length += len(part)
+        text.append(part)
+    return "".join(text)
+
+
+def main(argv):
+    Parser(description=__doc__).parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{i:04}.txt" for i in range(DOCUMENTS)]
+        for i, file in enumerate(files):
+            file.write_text(document(i), encoding="ascii")
+        prepare("recall_char", files, "char", {"text": "facts and questions"}, Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    script(main)

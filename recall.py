@@ -1,0 +1,113 @@
+"""Recall at a distance: how often a model looks an answer up rightly, by how far back it was last stated."""
+
+import itertools
+import re
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import data
+import run
+from bands import wilson
+from pictures import figure_of, length_axis, line_style, mark_training_length
+
+MENTION = re.compile(
+    r"(\d)([a-zA-Z])"
+)  # of a digit and its letter: the first in a document is a fact, further ones ask
+NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
+
+
+def find_questions(split, tokenizer):
+    """(document's begin, answer, distance) of every question of the text, (questions, 3): the answer's place, and how
+    many tokens lie between the mention before and the question. ValueError where tokens are not characters, or none
+    asks."""
+    found = []
+    for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
+        text, before = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
+        for mention in MENTION.finditer(text if len(text) == last - first else ""):
+            end = before.get(mention.group())
+            if end is not None:
+                found.append((first, first + mention.end() - 1, mention.start() - end))
+            before[mention.group()] = mention.end()
+    if not found:
+        raise ValueError(
+            "the text asks no questions: --recall needs a run on recall_char "
+            "(python data/recall_char/prepare.py, then python train.py config/recall.py config/alibi.py)"
+        )
+    return np.array(found)
+
+
+@torch.no_grad()
+def answers(model, split, places, length, dtype):
+    """Of answers at `places` (n,), in contexts of `length` tokens: whether each is right (n,) and its loss (n,)."""
+    device, right, losses = model.lm_head.weight.device, [], []
+    for some in np.split(places, range(max(1, 2**14 // length), len(places), max(1, 2**14 // length))):
+        window = data.windows(split.tokens, some - length, length, model.config.vocab_size).to(device)
+        with run.autocast(device, dtype):
+            hidden = model.hidden(window[:, :-1], last=1)[:, 0]
+        logits = model.lm_head(hidden.float())
+        right.append((logits.argmax(-1) == window[:, -1]).cpu())
+        losses.append(F.cross_entropy(logits, window[:, -1], reduction="none").cpu())
+    return torch.cat(right).numpy(), torch.cat(losses).numpy()
+
+
+def choose_questions(dataset, trained, furthest, n, seed):
+    """{distance: (length, places)}: up to n questions whose distance is from that one to its double, and the length of
+    their contexts: just enough for the fact, the training length at least, and all of it in the question's document."""
+    begin, answer, distance = find_questions(dataset.val, dataset.tokenizer).T
+    rng, rows = np.random.default_rng(seed), {}
+    for nearest in itertools.takewhile(lambda d: 2 * d <= furthest, (NEAREST * 2**i for i in itertools.count())):
+        length = max(trained, 2 * nearest)
+        fits = (distance >= nearest) & (distance < 2 * nearest) & (distance + 3 <= length) & (answer - begin >= length)
+        rows[nearest] = length, np.sort(rng.permutation(answer[fits])[:n])
+    return rows
+
+
+def measure(model, dataset, furthest, n, seed, dtype, label):
+    """{distance: {"n", "accuracy", "low", "high", "loss"}, or None where undefined or never asked}."""
+    questions = choose_questions(dataset, model.config.block_size, furthest, n, seed)
+    limit, rows = model.pos.max_positions, dict.fromkeys(questions)
+    asked = {d: q for d, q in questions.items() if len(q[1]) and (limit is None or q[0] <= limit)}
+    progress = run.Progress(label, sum(length * len(places) for length, places in asked.values()))
+    for nearest, (length, places) in asked.items():
+        right, losses = answers(model, dataset.val, places, length, dtype)
+        low, high = wilson(right.sum(), len(right))
+        rows[nearest] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high}
+        rows[nearest]["loss"] = float(losses.mean())
+        progress(length * len(places))
+    progress.close()
+    return rows
+
+
+def table(results):
+    """Distance × run: accuracy with its interval, and loss."""
+
+    def cell(row):
+        return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {row['loss']:.3f}" if row else "—"
+
+    distances, width = list(next(iter(results.values()))["rows"]), 30
+    names, tables = list(results), []
+    for some in (names[i : i + 3] for i in range(0, len(names), 3)):
+        lines = [f"{'distance':>11}" + "".join(f"{name:>{width}}" for name in some)]
+        for d in distances:
+            cells = "".join(f"{cell(results[name]['rows'][d]):>{width}}" for name in some)
+            lines.append(f"{f'{d}–{2 * d - 1}':>11}" + cells)
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def draw(results, title):
+    """Accuracy against distance, with Wilson's 95% intervals."""
+    figure, (axes,) = figure_of(1, width=8, height=5, title=title)
+    for i, (name, result) in enumerate(results.items()):
+        rows = {d: row for d, row in result["rows"].items() if row}
+        accuracy = np.array([row["accuracy"] for row in rows.values()])
+        reach = [accuracy - [r["low"] for r in rows.values()], [r["high"] for r in rows.values()] - accuracy]
+        axes.errorbar(list(rows), accuracy, yerr=np.maximum(reach, 0), capsize=3, label=name, **line_style(i))
+    length_axis(axes, list(next(iter(results.values()))["rows"]), "tokens from one mention to the next, at least")
+    for n in sorted({r["training_length"] for r in results.values()}):
+        mark_training_length(axes, n)
+    axes.set_ylabel("answers that are right")
+    axes.legend(frameon=False)
+    return figure

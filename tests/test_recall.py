@@ -1,0 +1,145 @@
+"""Recall at a distance: the generated text, the questions in it, and what is measured of models whose memory is known."""
+
+import hashlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import data
+import eval_length
+import recall
+import train
+from model import GPTConfig
+
+ROOT = Path(recall.__file__).parent
+spec = importlib.util.spec_from_file_location("recall_char", ROOT / "data" / "recall_char" / "prepare.py")
+generator = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(generator)
+
+
+def dataset_of(*texts):
+    tokenizer = data.CharTokenizer(set("".join(texts)))
+    docs = np.cumsum([0, *map(len, texts[:-1])])
+    split = data.Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs)
+    return data.Dataset("x", split, split, tokenizer, {}, "")
+
+
+def test_the_text_is_the_same_on_every_machine():
+    found = hashlib.sha256("".join(map(generator.document, range(3))).encode()).hexdigest()
+    assert found == "fb8029d0e809b4d8a481890527872e4b1eca16a281cfe3349296d3003b30834c"
+    drawn = [r.below(10) for r in [generator.Random(3)] for _ in range(10_000)]
+    assert abs(np.bincount(drawn) - 1000).max() < 130  # four standard deviations
+
+
+def test_in_a_document_a_digit_has_one_letter_and_distances_are_log_uniform():
+    texts = [generator.document(i) for i in range(60)]
+    dataset = dataset_of(*texts)
+    questions = recall.find_questions(dataset.val, dataset.tokenizer)
+    whole = "".join(texts)
+    for first, answer, distance in questions[::500]:
+        mention = whole[answer - 1 : answer + 1]
+        assert whole[: answer - 1 - distance].endswith(mention)
+        assert mention not in whole[answer - 1 - distance : answer - 1]
+        assert first <= answer - 3 - distance
+    sparse = [t for t in texts if t.count(".") > 0.9 * len(t)]  # of the widest range
+    far = recall.find_questions(dataset_of(*sparse).val, data.CharTokenizer(set("".join(sparse))))[:, 2]
+    octaves = np.bincount(np.log2(far / 4).astype(int), minlength=9)
+    assert octaves[1:6].min() > 0.8 * octaves[1:6].max() and far.max() > 1500
+    for text in texts:
+        assert len(set(re.findall(r"\d[a-zA-Z]", text))) == 10 and 16_384 <= len(text) <= 16_385
+
+
+def test_questions_are_found_within_their_document():
+    questions = recall.find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, data.CharTokenizer(".37ab"))
+    assert questions.tolist() == [[0, 8, 5], [0, 10, 3], [11, 19, 5]]
+    with pytest.raises(ValueError, match="asks no questions: --recall needs a run on recall_char"):
+        recall.find_questions(dataset_of("3a.4b").val, data.CharTokenizer(".34ab"))
+
+
+class Remembers(torch.nn.Module):
+    """Answers rightly if and only if the last mention begins within the last `reach` characters."""
+
+    class pos:
+        max_positions = None
+
+    def __init__(self, dataset, reach):
+        super().__init__()
+        self.tokenizer, self.reach = dataset.tokenizer, reach
+        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab)
+        self.unused = torch.nn.Linear(1, 1)
+
+    def hidden(self, idx, last):
+        logits = torch.zeros(len(idx), last, self.config.vocab_size)
+        for row, ids in enumerate(idx.tolist()):
+            text = self.tokenizer.decode_bytes(ids).decode()
+            if known := re.findall(rf"{text[-1]}([a-zA-Z])", text[-1 - self.reach : -1]):
+                logits[row, -1, self.tokenizer.encode(known[-1])] = 20
+        return logits
+
+    class lm_head:
+        weight = torch.zeros(1)
+
+        def __new__(cls, logits):
+            return logits
+
+
+@pytest.mark.parametrize("reach", [40, 300, 10_000])
+def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
+    dataset = dataset_of(*(generator.document(i) for i in range(12)))
+    rows = recall.measure(Remembers(dataset, reach), dataset, 1024, 30, 0, torch.float32, "x")
+    assert list(rows) == [4, 8, 16, 32, 64, 128, 256, 512]
+    for distance, row in rows.items():
+        if 2 * distance + 2 <= reach:
+            assert row["accuracy"] == 1 and row["loss"] < 1e-3 and row["high"] == pytest.approx(1)
+        if distance > reach:
+            assert row["accuracy"] < 0.1 and row["loss"] > 1
+        assert row["low"] <= row["accuracy"] <= row["high"] and row["n"] == 30
+
+
+def test_every_context_holds_the_fact_and_lies_in_its_document():
+    dataset = dataset_of(*(generator.document(i) for i in range(12)))
+    text = dataset.tokenizer.decode_bytes(dataset.val.tokens).decode()
+    for distance, (length, places) in recall.choose_questions(dataset, 128, 2048, 50, seed=0).items():
+        assert length == max(128, 2 * distance) and len(places) > 0
+        for answer in places:
+            context = text[answer - length : answer]
+            before = context[:-1].rfind(text[answer - 1 : answer + 1])
+            assert before >= 0 and distance <= length - 1 - before - 2 < 2 * distance
+            document = np.searchsorted(dataset.val.docs, [answer - length, answer], side="right")
+            assert document[0] == document[1]
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    from data.prepare import prepare
+
+    files = [tmp_path / f"{i}.txt" for i in range(30)]
+    for i, file in enumerate(files):
+        file.write_text(generator.document(i))
+    prepare(f"{tmp_path}/facts", files, "char", {}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for scheme in ("alibi", "learnable"):
+        train.main([
+            f"--dataset={tmp_path}/facts", f"--pos_scheme={scheme}", "--n_layer=1", "--n_head=1", "--n_embd=8",
+            f"--out_dir=out/{scheme}", "--block_size=64", "--max_iters=2", "--device=cpu",
+        ])  # fmt: skip
+    capsys.readouterr()
+    arguments = ["out/alibi", "out/learnable", "--recall", "--blocks=4", "--lengths=256", "--device=cpu"]
+    assert eval_length.main(arguments) == 0
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
+    assert list(found["alibi"]["rows"]) == ["4", "8", "16", "32", "64", "128"]
+    assert found["alibi"]["rows"]["128"]["n"] == 4 and found["learnable"]["rows"]["64"] is None
+    assert "—" in out and (tmp_path / "results" / "recall.png").exists()
+    eval_length.main([*arguments, "--window=8"])
+    assert (tmp_path / "results" / "recall-window8.json").exists()
+
+
+def test_a_run_on_other_text_is_refused(tiny, tmp_path):
+    train.main([*tiny, f"--out_dir={tmp_path}/r"])
+    with pytest.raises(ValueError, match="asks no questions"):
+        eval_length.main([f"{tmp_path}/r", "--recall", "--device=cpu", f"--results_dir={tmp_path}"])
