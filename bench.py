@@ -8,6 +8,7 @@ to `learnable` in the same round. With the path of a nanoGPT checkout, its model
 
 import dataclasses
 import importlib.util
+import json
 import math
 import statistics
 import sys
@@ -28,6 +29,7 @@ class BenchConfig(TrainConfig):
     vocab_size: int = 96  # stdlib_char's
     rounds: int = 20  # timed steps of each contender
     nanogpt: str = ""  # a checkout of nanoGPT to measure beside
+    results_dir: str = "results"  # gets bench.json, for claims.py
 
     def __post_init__(self):
         super().__post_init__()
@@ -99,12 +101,17 @@ def main(argv):
         + ", compiled" * compiled
     )
     print(f"{'':15}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{'speed relative to learnable':>30}")
+    speeds = {}
     for name in pairs:
         seconds = statistics.median(times[name])
         ratios = [a / b for a, b in zip(times["learnable"], times[name], strict=True)]
         rate = cfg.batch_size * cfg.block_size / seconds
         size = sum(p.numel() for p in pairs[name][0].parameters())
-        print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{statistics.median(ratios):30.3f}")
+        speeds[name] = statistics.median(ratios)
+        print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{speeds[name]:30.3f}")
+    path = Path(cfg.results_dir) / "bench.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    run.write_atomically(path, json.dumps({"relative_speed": speeds}, indent=1))
     return 0
 
 

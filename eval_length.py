@@ -35,6 +35,7 @@ import run
 from bands import FEWEST_DOCUMENTS, breakdown, paired_bands
 from model import SCHEMES, GPTConfig
 from report import KINDS, KINDS_IN_WORDS, draw, table
+from train import TrainConfig
 
 PROTOCOLS = ("fixed", "sliding", "nonoverlapping", "position", "context")
 STRIDES = 4  # that a block has under `sliding`
@@ -350,11 +351,14 @@ def summarise(cfg, found, lengths, trained):
 
 
 def experiment_of(checkpoint):
-    """What runs that differ in their seed alone have in common: the settings that train.py lists before it."""
-    settings = checkpoint["config"]
-    before = itertools.takewhile(lambda pair: pair[0] != "seed", settings.items())
-    text = checkpoint["dataset_hash"]
-    return json.dumps([*before, text, settings.get("init_from"), None if settings else checkpoint["path"]])
+    """What runs that differ in their seed alone have in common: the settings that train.py lists before it, of which
+    an older run may lack some."""
+    own = checkpoint["config"]
+    settings = dataclasses.asdict(TrainConfig()) | own
+    before = [(key, settings[key]) for key in itertools.takewhile("seed".__ne__, settings)]
+    return json.dumps(
+        [before, checkpoint["dataset_hash"], own.get("init_from") or "", None if own else checkpoint["path"]]
+    )
 
 
 def group_seeds(cfg, measured, lengths):

@@ -353,6 +353,14 @@ def test_seeds_of_one_experiment_are_one_line_with_two_kinds_of_interval(runs, t
     assert f"±{row['band']:.3f}, seeds ±{row['delta_seed_sd']:.3f}" in capsys.readouterr().out
 
 
+def test_a_run_from_before_a_setting_was_there_is_of_the_same_experiment(runs):
+    new = run.load_checkpoint(runs / "rope")
+    old = new | {"config": {k: v for k, v in new["config"].items() if k not in ("init_from", "window", "seed")}}
+    assert E.experiment_of(old) == E.experiment_of(new)
+    for key, value in {"n_layer": 7, "init_from": "out/x"}.items():
+        assert E.experiment_of(new | {"config": new["config"] | {key: value}}) != E.experiment_of(new)
+
+
 @pytest.mark.parametrize("protocol", E.PROTOCOLS)
 def test_every_protocol_runs_over_all_schemes(runs, tmp_path, protocol, capsys):
     more = ["--block_tokens=4"] if protocol == "sliding" else []

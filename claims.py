@@ -1,0 +1,106 @@
+"""
+What is often said of position schemes, measured:  python claims.py out/rope out/rope-1 out/rope-2 out/alibi …
+
+Prints a table, as Markdown, with a row for each experiment, which its seeds share. Lines are those of code in
+model.py, one a statement, with the functions that only schemes call; speed is bench.py's, once that has run; loss and
+Δ, with the standard deviation over seeds, are eval_length.py's under its default protocol; the gradient's norm is that
+after the warm-up, its median and its largest. What has not been measured is a dash.
+"""
+
+import ast
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import config
+import model
+import run
+from eval_length import experiment_of
+from model import SCHEMES, GPTConfig, PositionScheme
+
+
+@dataclass(frozen=True)
+class ClaimsConfig:
+    runs: tuple = ()  # given without a flag: run folders
+    results_dir: str = "results"  # where bench.py left its numbers
+
+    def __post_init__(self):
+        if not self.runs:
+            raise ValueError("which runs? Name their folders: python claims.py out/*")
+
+
+def lines_of_code(cls):
+    """Statements of a scheme's class and of the functions of model.py that it calls, a line each."""
+    top = {
+        node.name: node
+        for node in ast.parse(Path(model.__file__).read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    total, seen, todo = 0, set(), [cls.__name__]
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in top or name == PositionScheme.__name__:
+            continue
+        seen.add(name)
+        for node in ast.walk(top[name]):
+            total += isinstance(node, ast.stmt | ast.ExceptHandler)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                total -= ast.get_docstring(node) is not None
+            if isinstance(node, ast.Name):
+                todo.append(node.id)
+    return total
+
+
+def of_runs(checkpoints):
+    """{column: text} of the runs of one experiment."""
+    args = GPTConfig(**checkpoints[0]["model_args"])
+    cls = SCHEMES[args.pos_scheme]
+    norms, losses, deltas, longest = [], [], [], None
+    for checkpoint in checkpoints:
+        warmup = checkpoint["config"]["warmup_iters"]
+        rows = run.read_metrics(checkpoint["folder"])
+        norms += [row["train/grad_norm"] for row in rows if "train/grad_norm" in row and row["step"] >= warmup]
+        measured = checkpoint["folder"] / "length.json"
+        if measured.is_file():
+            rows = {int(n): row for n, row in json.loads(measured.read_text())["rows"].items()}
+            longest = max(rows)
+            losses.append(rows[args.block_size]["loss"])
+            deltas += [rows[longest]["delta"]] if rows[longest] else []
+    return {
+        "parameters": f"{sum(p.numel() for p in cls(args).parameters()):,}",
+        "lines": f"{lines_of_code(cls)}",
+        "runs": f"{len(checkpoints)}",
+        f"loss at {args.block_size:,}": with_sd(losses, "{:.3f}"),
+        "gradient norm": f"{statistics.median(norms):.2f} ({max(norms):.2f})" if norms else "—",
+        f"Δ at {longest:,}" if longest else "Δ": with_sd(deltas, "{:+.3f}"),
+    }
+
+
+def with_sd(values, form):
+    if not values:
+        return "—"
+    text = form.format(statistics.mean(values))
+    return text + (f" (sd {statistics.stdev(values):.3f})" if len(values) > 1 else "")
+
+
+def main(argv):
+    cfg = config.load(ClaimsConfig, argv, list_field="runs")
+    experiments = {}
+    for checkpoint in map(run.load_checkpoint, dict.fromkeys(cfg.runs)):
+        experiments.setdefault(experiment_of(checkpoint), []).append(checkpoint)
+    bench = Path(cfg.results_dir) / "bench.json"
+    speeds = json.loads(bench.read_text())["relative_speed"] if bench.is_file() else {}
+    table = []
+    for checkpoints in experiments.values():
+        scheme, names = checkpoints[0]["model_args"]["pos_scheme"], [c["folder"].resolve().name for c in checkpoints]
+        speed = f"{speeds[scheme]:.3f}" if min(names, key=len) == scheme and scheme in speeds else "—"
+        table.append({"": min(names, key=len), **of_runs(checkpoints), "speed": speed})
+    print("| " + " | ".join(table[0]) + " |\n|" + "---|" * len(table[0]))
+    for row in table:
+        print("| " + " | ".join(row.values()) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    config.script(main)
