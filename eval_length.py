@@ -208,7 +208,8 @@ def bytes_per_token(cfg, dataset, ends, longest):
 
 def entropy(cfg, model, split, ends, length):
     """Mean entropy of the attention of the scored predictions, in nats, over a few blocks."""
-    some = ends[np.arange(ENTROPY_BLOCKS) * len(ends) // ENTROPY_BLOCKS]
+    n = min(ENTROPY_BLOCKS, len(ends))
+    some = ends[np.arange(n) * len(ends) // n]
     idx = data.windows(split.tokens, some - length, length - 1, model.config.vocab_size)
     rows = idx.to(model.lm_head.weight.device)[:, None]  # one at a time: memory
     return np.mean([run.attention_entropy(model, row, cfg.block_tokens) for row in rows])
