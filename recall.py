@@ -53,14 +53,18 @@ def answers(model, split, places, length, dtype):
 
 
 def choose_questions(dataset, trained, furthest, n, seed):
-    """{distance: (length, places)}: up to n questions whose distance is from that one to its double, and the length of
-    their contexts: just enough for the fact, the training length at least, and all of it in the question's document."""
+    """{distance: (length, places)}: up to n questions whose distance is from that one to its double, each of another
+    fact, and the length of their contexts: enough for what is asked, the training length at least, and all of it in
+    the question's document."""
     begin, answer, distance = find_questions(dataset.val, dataset.tokenizer).T
+    facts = np.stack([begin, dataset.val.tokens[answer - 1]])
     rng, rows = np.random.default_rng(seed), {}
     for nearest in itertools.takewhile(lambda d: 2 * d <= furthest, (NEAREST * 2**i for i in itertools.count())):
         length = max(trained, 2 * nearest)
         fits = (distance >= nearest) & (distance < 2 * nearest) & (distance + 3 <= length) & (answer - begin >= length)
-        rows[nearest] = length, np.sort(rng.permutation(answer[fits])[:n])
+        shuffled = rng.permutation(np.flatnonzero(fits))
+        _, one_of_each = np.unique(facts[:, shuffled], axis=1, return_index=True)
+        rows[nearest] = length, answer[np.sort(shuffled[rng.permutation(one_of_each)[:n]])]
     return rows
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from config import script
 from data.prepare import Parser, prepare
 
-DOCUMENTS, CHARACTERS = 250, 16_384
+DOCUMENTS, CHARACTERS = 1000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
 LETTERS = {str(i): string.ascii_letters[5 * i : 5 * i + 5] for i in range(10)}
 FILLER = "."
