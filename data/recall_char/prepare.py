@@ -24,6 +24,7 @@ from data.prepare import Parser, prepare
 
 DOCUMENTS, CHARACTERS = 1000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
+DENSEST = 64  # the least farthest distance of a document: with less, mentions would have to queue
 LETTERS = {str(i): string.ascii_letters[5 * i : 5 * i + 5] for i in range(10)}
 FILLER = "."
 
@@ -49,10 +50,10 @@ DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) 
 
 def document(seed):
     """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its own farthest
-    one, which is log-uniform from 2·NEAREST to FARTHEST; a mention comes as soon as its distance is reached."""
+    one, which is log-uniform from DENSEST to FARTHEST; a mention comes as soon as its distance is reached."""
     random, text, length = Random(seed), [], 0
-    one_octave = next(i for i, d in enumerate(DISTANCES) if d >= 2 * NEAREST)
-    farthest = one_octave + random.below(len(DISTANCES) - one_octave)
+    first = DISTANCES.index(DENSEST)
+    farthest = first + random.below(len(DISTANCES) - first)
 
     def later():
         return length + DISTANCES[random.below(farthest)]
