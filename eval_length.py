@@ -462,6 +462,8 @@ def report(cfg, checkpoints, lengths, texts, results):
     if cfg.protocol == "context":
         shown = [n for n in lengths if n >= min(r["training_length"] for r in results.values())]
         columns = f"the gain over {', over '.join(KINDS_IN_WORDS)}, each with its 95% band"
+    elif any("seeds" in result for result in results.values()):
+        columns += " and the standard deviation over the seeds"
     print(f"\n{cfg.protocol}: {what}")
     for name, text in texts.items():
         print(

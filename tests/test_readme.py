@@ -8,6 +8,7 @@ import pytest
 from conftest import EXAMPLE
 
 import bench
+import claims
 import config
 import eval_length
 import export
@@ -56,7 +57,7 @@ def test_every_train_command_runs(tiny, tmp_path, monkeypatch):
         assert train.main([*argv, *tiny]) == 0, argv
 
 
-@pytest.mark.parametrize("module", [sample, eval_length, bench, visualize, export], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [sample, eval_length, bench, visualize, export, claims], ids=lambda m: m.__name__)
 def test_other_commands_are_valid(module):
     [cls] = [
         c
