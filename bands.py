@@ -40,4 +40,4 @@ def wilson(successes, n, z=1.96):
     p = successes / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return float(middle - half), float(middle + half)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))

@@ -2,7 +2,7 @@
 What is often said of position schemes, measured:  python claims.py out/rope out/rope-1 out/rope-2 out/alibi …
 
 Prints a table, as Markdown, with a row for each experiment, which its seeds share. Lines are those of code in
-model.py, one a statement, with the functions that only schemes call; speed is bench.py's, once that has run; loss and
+model.py, one a statement, with the functions that only schemes call; speed is bench.py's, at the size it ran; loss and
 Δ, with the standard deviation over seeds, are eval_length.py's under its default protocol; the gradient's norm is that
 after the warm-up, its median and its largest. What has not been measured is a dash.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import config
 import model
 import run
-from eval_length import experiment_of
 from model import SCHEMES, GPTConfig, PositionScheme
+from train import experiment_of
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,30 @@ def lines_of_code(cls):
     return total
 
 
-def of_runs(checkpoints):
-    """{column: text} of the runs of one experiment."""
-    args = GPTConfig(**checkpoints[0]["model_args"])
-    cls = SCHEMES[args.pos_scheme]
-    norms, losses, deltas, longest = [], [], [], None
+def losses_of(checkpoint):
+    """{length: its row, None where undefined}, as eval_length.py left them; {} where it has not run."""
+    path = checkpoint["folder"] / "length.json"
+    try:
+        return {int(n): row for n, row in json.loads(path.read_text())["rows"].items()} if path.is_file() else {}
+    except (KeyError, json.JSONDecodeError):
+        raise ValueError(f"{path} is damaged, or of an older version: run eval_length.py on this run again") from None
+
+
+def of_runs(checkpoints, rows, longest):
+    """{column: text} of the runs of one experiment. rows: what `losses_of` knows of each."""
+    args, norms = GPTConfig(**checkpoints[0]["model_args"]), []
     for checkpoint in checkpoints:
-        warmup = checkpoint["config"]["warmup_iters"]
-        rows = run.read_metrics(checkpoint["folder"])
-        norms += [row["train/grad_norm"] for row in rows if "train/grad_norm" in row and row["step"] >= warmup]
-        measured = checkpoint["folder"] / "length.json"
-        if measured.is_file():
-            rows = {int(n): row for n, row in json.loads(measured.read_text())["rows"].items()}
-            longest = max(rows)
-            losses.append(rows[args.block_size]["loss"])
-            deltas += [rows[longest]["delta"]] if rows[longest] else []
+        warmup = checkpoint["config"].get("warmup_iters", 0)
+        logged = run.read_metrics(checkpoint["folder"])
+        norms += [row["train/grad_norm"] for row in logged if "train/grad_norm" in row and row["step"] >= warmup]
+    cls = SCHEMES[args.pos_scheme]
     return {
         "parameters": f"{sum(p.numel() for p in cls(args).parameters()):,}",
         "lines": f"{lines_of_code(cls)}",
         "runs": f"{len(checkpoints)}",
-        f"loss at {args.block_size:,}": with_sd(losses, "{:.3f}"),
+        f"loss at {args.block_size:,}": with_sd([r[args.block_size]["loss"] for r in rows if r], "{:.3f}"),
         "gradient norm": f"{statistics.median(norms):.2f} ({max(norms):.2f})" if norms else "—",
-        f"Δ at {longest:,}" if longest else "Δ": with_sd(deltas, "{:+.3f}"),
+        f"Δ at {longest:,}": with_sd([r[longest]["delta"] for r in rows if r and r[longest]], "{:+.3f}"),
     }
 
 
@@ -86,16 +88,26 @@ def with_sd(values, form):
 
 def main(argv):
     cfg = config.load(ClaimsConfig, argv, list_field="runs")
-    experiments = {}
+    experiments, seen = {}, set()
     for checkpoint in map(run.load_checkpoint, dict.fromkeys(cfg.runs)):
-        experiments.setdefault(experiment_of(checkpoint), []).append(checkpoint)
+        experiment = experiment_of(checkpoint)
+        if (experiment, checkpoint["config"].get("seed")) in seen:  # the same again: apart
+            experiment = checkpoint["path"]
+        seen.add((experiment, checkpoint["config"].get("seed")))
+        experiments.setdefault(experiment, []).append(checkpoint)
+    rows = {key: [losses_of(c) for c in checkpoints] for key, checkpoints in experiments.items()}
+    trained = {c["model_args"]["block_size"] for checkpoints in experiments.values() for c in checkpoints}
+    if len(trained) > 1:
+        raise ValueError(f"the runs were trained at different lengths ({', '.join(map(str, sorted(trained)))})")
+    measured = [set(r) for each in rows.values() for r in each if r]
+    longest = max(set.intersection(*measured)) if measured else 16 * max(trained)
     bench = Path(cfg.results_dir) / "bench.json"
     speeds = json.loads(bench.read_text())["relative_speed"] if bench.is_file() else {}
     table = []
-    for checkpoints in experiments.values():
+    for key, checkpoints in experiments.items():
         scheme, names = checkpoints[0]["model_args"]["pos_scheme"], [c["folder"].resolve().name for c in checkpoints]
         speed = f"{speeds[scheme]:.3f}" if min(names, key=len) == scheme and scheme in speeds else "—"
-        table.append({"": min(names, key=len), **of_runs(checkpoints), "speed": speed})
+        table.append({"": min(names, key=len), **of_runs(checkpoints, rows[key], longest), "speed": speed})
     print("| " + " | ".join(table[0]) + " |\n|" + "---|" * len(table[0]))
     for row in table:
         print("| " + " | ".join(row.values()) + " |")

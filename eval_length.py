@@ -3,7 +3,7 @@ Loss as the context grows past the training length:  python eval_length.py out/r
 
 Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
 training length with a 95% band; results/ gets the numbers and the picture. What is done already is not done again, and
-after Ctrl-C the same command goes on. Protocols:
+after Ctrl-C the same command goes on (but for --recall, which takes seconds). Protocols:
 
 fixed           the same last tokens of every context: does more of it help or hurt them?
 sliding         the same text at every length, its windows a stride apart, of which each scores its last stride
@@ -35,7 +35,7 @@ import run
 from bands import FEWEST_DOCUMENTS, breakdown, paired_bands
 from model import SCHEMES, GPTConfig
 from report import KINDS, KINDS_IN_WORDS, draw, table
-from train import TrainConfig
+from train import experiment_of
 
 PROTOCOLS = ("fixed", "sliding", "nonoverlapping", "position", "context")
 STRIDES = 4  # that a block has under `sliding`
@@ -68,6 +68,8 @@ class EvalConfig(run.Overrides):
         config.one_of(run.DTYPES, self, "dtype")
         config.one_of(run.WANDB_MODES, self, "wandb_mode")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold")
+        if self.recall and (self.protocol != "fixed" or self.block_tokens):
+            raise ValueError("--recall is no protocol's: leave --protocol and --block_tokens out")
         if self.blocks == 1:
             raise ValueError("blocks=1 is too few for an interval: at least 2")
 
@@ -158,7 +160,7 @@ def window_losses(model, tokens, starts, length, scored, dtype, progress, change
 
 def replaced(split, ends, documents, n, kept, kind, seed):
     """The `change` of windows of n tokens before `ends`: all but the last `kept` tokens of the context become those of
-    the next block, half the text on, of which they lie outside the window's own document ("foreign"), or are shuffled
+    the next block, half the text on, of which they lie outside the window and its document ("foreign"), or are shuffled
     ("shuffled"). ValueError where there is no such block."""
     bounds = np.append(split.docs, len(split.tokens))
 
@@ -167,7 +169,8 @@ def replaced(split, ends, documents, n, kept, kind, seed):
             far = window[row, : n - kept]
             if kind == "foreign":
                 donors = np.roll(ends, -(i + len(ends) // 2))
-                outside = (donors - kept <= bounds[documents[i]]) | (donors - n >= bounds[documents[i] + 1])
+                before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
+                outside = (donors - kept <= before) | (donors - n >= after)
                 if not outside.any():
                     raise ValueError(f"no block has {n - kept:,} tokens of other documents before it: lower --lengths")
                 donor = donors[outside.argmax()]
@@ -278,6 +281,8 @@ def measure(cfg, checkpoint, dataset, lengths):
         "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     }
+    if cfg.protocol == "context":
+        key["foreign"] = "neither of the window nor of its document"  # once it was only: of another document than it
     path = checkpoint["folder"] / f"{variant_of(cfg)}.npz"
     found = {"key": json.dumps(key), "ends": ends, "documents": documents}
     found["bytes_per_token"] = bytes_per_token(cfg, dataset, ends, longest)
@@ -349,17 +354,6 @@ def summarise(cfg, found, lengths, trained):
 
 # ----------------------------------------------------------------------------------------------------------
 # Several seeds
-
-
-def experiment_of(checkpoint):
-    """What runs that differ in their seed alone have in common: the settings that train.py lists before it, of which
-    an older run may lack some."""
-    own = checkpoint["config"]
-    settings = dataclasses.asdict(TrainConfig()) | own
-    before = [(key, settings[key]) for key in itertools.takewhile("seed".__ne__, settings)]
-    return json.dumps(
-        [before, checkpoint["dataset_hash"], own.get("init_from") or "", None if own else checkpoint["path"]]
-    )
 
 
 def group_seeds(cfg, measured, lengths):
@@ -495,33 +489,6 @@ def report(cfg, checkpoints, lengths, texts, results):
     return f"{base}.png"
 
 
-def measure_recall(cfg, runs):
-    """--recall: accuracy by distance, as a table, a picture and numbers, and in wandb."""
-    device = run.pick_device(cfg.device)
-    dtype, results, closing = run.pick_dtype(cfg.dtype, device), {}, []
-    variant = variant_of(cfg).replace("length", "recall", 1)
-    for name, checkpoint in runs:
-        trained = checkpoint["model_args"]["block_size"]
-        furthest = choose_lengths(cfg, {trained})[-1]
-        model = run.override(run.load_model(checkpoint, device), checkpoint, cfg, furthest)
-        rows = recall.measure(model, checkpoint["dataset"], furthest, cfg.blocks or 200, cfg.seed, dtype, name)
-        results[name] = {"pos_scheme": model.config.pos_scheme, "training_length": trained, "rows": rows}
-        tracker = tracker_of(cfg, name, checkpoint, variant, {"recall": "recall/distance"})
-        for distance, row in rows.items():
-            if row:
-                tracker.log({"recall/distance": distance} | {f"recall/{key}": value for key, value in row.items()})
-        closing = tracker.finish()
-    title = f"recall on {checkpoint['dataset'].name}: {cfg.blocks or 200} questions of each distance"
-    print(f"\n{title}\nShare of right answers with Wilson's 95% interval, and the loss of answers in nats.\n")
-    print(f"{recall.table(results)}\n")
-    base = Path(cfg.results_dir) / (variant if len(runs) > 1 else f"{variant}-{runs[0][0]}")
-    base.parent.mkdir(parents=True, exist_ok=True)
-    recall.draw(results, title).savefig(f"{base}.png", dpi=150)
-    run.write_atomically(Path(f"{base}.json"), json.dumps({"runs": results}, indent=1, allow_nan=False))
-    print("\n".join([f"picture   {base}.png", f"numbers   {base}.json", *closing]))
-    return 0
-
-
 def filled(cfg, checkpoints):
     """The config with its defaults that depend on the runs, and the lengths."""
     lengths = choose_lengths(cfg, {c["model_args"]["block_size"] for c in checkpoints})
@@ -540,7 +507,8 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
     runs = open_runs(cfg)
     if cfg.recall:
-        return measure_recall(cfg, runs)
+        furthest = choose_lengths(cfg, {checkpoint["model_args"]["block_size"] for _, checkpoint in runs})[-1]
+        return recall.evaluate(cfg, runs, furthest, variant_of(cfg).replace("length", "recall", 1), tracker_of)
     cfg, lengths = filled(cfg, [checkpoint for _, checkpoint in runs])
     scalings = list(dict.fromkeys(cfg.rope_scaling.split(",")))
     variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in scalings]

@@ -1,7 +1,10 @@
 """Recall at a distance: how often a model looks an answer up rightly, by how far back it was last stated."""
 
+import functools
 import itertools
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,24 +18,27 @@ from pictures import figure_of, length_axis, line_style, mark_training_length
 MENTION = re.compile(
     r"(\d)([a-zA-Z])"
 )  # of a digit and its letter: the first in a document is a fact, further ones ask
+QUESTIONS = 200  # of a row
 NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
 
 
 def find_questions(split, tokenizer):
     """(document's begin, answer, distance) of every question of the text, (questions, 3): the answer's place, and how
-    many tokens lie between the mention before and the question. ValueError where tokens are not characters, or none
-    asks."""
-    found = []
+    many tokens lie between the mention before and the question. ValueError where tokens are not characters, none asks,
+    or a digit has two letters in one document."""
+    found, different = [], False
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
         text, before = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
         for mention in MENTION.finditer(text if len(text) == last - first else ""):
-            end = before.get(mention.group())
+            digit, letter = mention.groups()
+            known, end = before.get(digit, (letter, None))
+            different |= letter != known
             if end is not None:
                 found.append((first, first + mention.end() - 1, mention.start() - end))
-            before[mention.group()] = mention.end()
-    if not found:
+            before[digit] = letter, mention.end()
+    if different or not found:
         raise ValueError(
-            "the text asks no questions: --recall needs a run on recall_char "
+            "the text does not ask for facts: --recall needs a run on recall_char "
             "(python data/recall_char/prepare.py, then python train.py config/recall.py config/alibi.py)"
         )
     return np.array(found)
@@ -68,13 +74,15 @@ def choose_questions(dataset, trained, furthest, n, seed):
     return rows
 
 
-def measure(model, dataset, furthest, n, seed, dtype, label):
-    """{distance: {"n", "accuracy", "low", "high", "loss"}, or None where undefined or never asked}."""
+def measure(model, dataset, furthest, n, seed, dtype, label, adapt=lambda length: None):
+    """{distance: {"n", "accuracy", "low", "high", "loss"}, or None where undefined or never asked}. adapt(length) makes
+    the model ready for contexts of that length."""
     questions = choose_questions(dataset, model.config.block_size, furthest, n, seed)
     limit, rows = model.pos.max_positions, dict.fromkeys(questions)
     asked = {d: q for d, q in questions.items() if len(q[1]) and (limit is None or q[0] <= limit)}
     progress = run.Progress(label, sum(length * len(places) for length, places in asked.values()))
     for nearest, (length, places) in asked.items():
+        adapt(length)
         right, losses = answers(model, dataset.val, places, length, dtype)
         low, high = wilson(right.sum(), len(right))
         rows[nearest] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high}
@@ -115,3 +123,39 @@ def draw(results, title):
     axes.set_ylabel("answers that are right")
     axes.legend(frameon=False)
     return figure
+
+
+def evaluate(cfg, runs, furthest, variant, tracker_of):
+    """--recall of eval_length.py: accuracy by distance, up to `furthest` tokens, as a table, a picture, numbers and in
+    wandb. Returns the exit status."""
+    device, n = run.pick_device(cfg.device), cfg.blocks or QUESTIONS
+    dtype, results, closing = run.pick_dtype(cfg.dtype, device), {}, []
+    for _, checkpoint in runs:  # told before any is measured
+        run.overridden(checkpoint, cfg, furthest)
+        find_questions(checkpoint["dataset"].val, checkpoint["dataset"].tokenizer)
+    for name, checkpoint in runs:
+        model = run.override(
+            run.load_model(checkpoint, device), checkpoint, cfg, furthest
+        )  # told before any is measured
+        adapt = functools.partial(run.override, model, checkpoint, cfg)
+        rows = measure(model, checkpoint["dataset"], furthest, n, cfg.seed, dtype, name, adapt)
+        results[name] = {
+            "pos_scheme": model.config.pos_scheme,
+            "training_length": model.config.block_size,
+            "rows": rows,
+        }
+        tracker = tracker_of(cfg, name, checkpoint, variant, {"recall": "recall/distance"})
+        for distance, row in rows.items():
+            if row:
+                tracker.log({"recall/distance": distance} | {f"recall/{key}": value for key, value in row.items()})
+        closing = tracker.finish()
+    texts = ", ".join(dict.fromkeys(checkpoint["dataset"].name for _, checkpoint in runs))
+    title = f"recall on {texts}: up to {n} questions of each distance"
+    print(f"\n{title}\nShare of right answers with Wilson's 95% interval, and the loss of answers in nats.\n")
+    print(f"{table(results)}\n")
+    base = Path(cfg.results_dir) / (variant if len(runs) > 1 else f"{variant}-{runs[0][0]}")
+    base.parent.mkdir(parents=True, exist_ok=True)
+    draw(results, title).savefig(f"{base}.png", dpi=150)
+    run.write_atomically(Path(f"{base}.json"), json.dumps({"runs": results}, indent=1, allow_nan=False))
+    print("\n".join([f"picture   {base}.png", f"numbers   {base}.json", *closing]))
+    return 0

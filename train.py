@@ -7,6 +7,7 @@ On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.p
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -90,6 +91,17 @@ class TrainConfig(GPTConfig):
 # Settings of a call, not of an experiment: a run may go on under other ones.
 CALL_FIELDS = [f.name for f in dataclasses.fields(TrainConfig)]
 CALL_FIELDS = CALL_FIELDS[CALL_FIELDS.index("out_dir") :]
+
+
+def experiment_of(checkpoint):
+    """What runs that differ in their seed alone have in common: the settings listed before it, of which an older run
+    may lack some."""
+    own = checkpoint["config"]
+    settings = dataclasses.asdict(TrainConfig()) | own
+    before = [(key, settings[key]) for key in itertools.takewhile("seed".__ne__, settings)]
+    return json.dumps(
+        [before, checkpoint["dataset_hash"], own.get("init_from") or "", None if own else checkpoint["path"]]
+    )
 
 
 def model_args(cfg, vocab_size):

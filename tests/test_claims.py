@@ -3,8 +3,10 @@
 import inspect
 import io
 import json
+import shutil
 import statistics
 import tokenize
+from pathlib import Path
 
 import pytest
 
@@ -70,5 +72,19 @@ def test_the_table_is_of_the_runs(dataset, tmp_path, monkeypatch, capsys):
     assert cells[0]["gradient norm"] == f"{statistics.median(norms):.2f} ({max(norms):.2f})"
     assert (cells[0]["runs"], cells[0]["parameters"], cells[0]["speed"]) == ("2", "0", "0.500")
     assert (cells[1]["runs"], cells[1]["parameters"], cells[1]["loss at 16"]) == ("1", "256", "—")
+    claims.main(["out/learnable", "out/alibi", "out/learnable"])  # the one without a measurement first
+    assert capsys.readouterr().out.splitlines()[0] == header
+    shutil.copytree("out/alibi", "out/copy")
+    claims.main(["out/alibi", "out/copy"])
+    assert [row.split("|")[4].strip() for row in capsys.readouterr().out.splitlines()[2:]] == ["1", "1"]
+    Path("out/copy/length.json").write_text('{"runs": {}}')
+    with pytest.raises(ValueError, match="out/copy/length.json is damaged, or of an older version"):
+        claims.main(["out/copy"])
+    train.main([
+        f"--dataset={dataset}", "--n_layer=1", "--n_head=1", "--n_embd=8", "--block_size=8", "--max_iters=1",
+        "--out_dir=out/short", "--device=cpu",
+    ])  # fmt: skip
+    with pytest.raises(ValueError, match="trained at different lengths .8, 16."):
+        claims.main(["out/alibi", "out/short"])
     with pytest.raises(ValueError, match="which runs"):
         claims.main([])

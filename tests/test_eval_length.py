@@ -189,6 +189,10 @@ def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_doc
     window = torch.from_numpy(tokens[30:181].astype(np.int64))[None]
     E.replaced(split, ends, documents, 150, 40, "foreign", seed=0)(window, 0)
     assert window[0, :110].tolist() == list(range(470, 580))
+    window = torch.from_numpy(tokens[110:261].astype(np.int64))[None]  # crosses documents: 110 … 219 are of the first
+    E.replaced(split, np.array([260, 330, 600]), np.array([2, 2, 2]), 150, 40, "foreign", seed=0)
+    with pytest.raises(ValueError, match="no block has 110 tokens of other documents"):  # 330 brings 180 … 289
+        E.replaced(split, np.array([260, 330]), np.array([2, 2]), 150, 40, "foreign", seed=0)(window, 0)
     with pytest.raises(ValueError, match="no block has 110 tokens of other documents before it: lower --lengths"):
         E.replaced(split, ends[[0, 2]], documents[[0, 2]], 150, 40, "foreign", seed=0)(window, 0)
 
@@ -274,7 +278,7 @@ def test_few_documents_mean_that_blocks_are_resampled():
 def test_wilson_interval_as_published():
     """Newcombe 1998 (Statistics in Medicine 17, 857), method 3: 81 of 263 and 0 of 20."""
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4) and wilson(0, 20)[0] == 0 and wilson(20, 20)[1] == 1
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -356,9 +360,9 @@ def test_seeds_of_one_experiment_are_one_line_with_two_kinds_of_interval(runs, t
 def test_a_run_from_before_a_setting_was_there_is_of_the_same_experiment(runs):
     new = run.load_checkpoint(runs / "rope")
     old = new | {"config": {k: v for k, v in new["config"].items() if k not in ("init_from", "window", "seed")}}
-    assert E.experiment_of(old) == E.experiment_of(new)
+    assert train.experiment_of(old) == train.experiment_of(new)
     for key, value in {"n_layer": 7, "init_from": "out/x"}.items():
-        assert E.experiment_of(new | {"config": new["config"] | {key: value}}) != E.experiment_of(new)
+        assert train.experiment_of(new | {"config": new["config"] | {key: value}}) != train.experiment_of(new)
 
 
 @pytest.mark.parametrize("protocol", E.PROTOCOLS)

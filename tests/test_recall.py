@@ -57,8 +57,10 @@ def test_in_a_document_a_digit_has_one_letter_and_distances_are_log_uniform():
 def test_questions_are_found_within_their_document():
     questions = recall.find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, data.CharTokenizer(".37ab"))
     assert questions.tolist() == [[0, 8, 5], [0, 10, 3], [11, 19, 5]]
-    with pytest.raises(ValueError, match="asks no questions: --recall needs a run on recall_char"):
+    with pytest.raises(ValueError, match="does not ask for facts: --recall needs a run on recall_char"):
         recall.find_questions(dataset_of("3a.4b").val, data.CharTokenizer(".34ab"))
+    with pytest.raises(ValueError, match="does not ask for facts"):  # a text that only looks like it
+        recall.find_questions(dataset_of("0x41 0y 0x41").val, data.CharTokenizer(" 014xy"))
 
 
 class Remembers(torch.nn.Module):
@@ -124,10 +126,10 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         file.write_text(generator.document(i))
     prepare(f"{tmp_path}/facts", files, "char", {}, tmp_path)
     monkeypatch.chdir(tmp_path)
-    for scheme in ("alibi", "learnable"):
+    for scheme, size in (("alibi", 64), ("learnable", 64), ("rope", 32)):
         train.main([
             f"--dataset={tmp_path}/facts", f"--pos_scheme={scheme}", "--n_layer=1", "--n_head=1", "--n_embd=8",
-            f"--out_dir=out/{scheme}", "--block_size=64", "--max_iters=2", "--device=cpu",
+            f"--out_dir=out/{scheme}", f"--block_size={size}", "--max_iters=2", "--device=cpu",
         ])  # fmt: skip
     capsys.readouterr()
     arguments = ["out/alibi", "out/learnable", "--recall", "--blocks=4", "--lengths=256", "--device=cpu"]
@@ -139,9 +141,22 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "—" in out and (tmp_path / "results" / "recall.png").exists()
     eval_length.main([*arguments, "--window=8"])
     assert (tmp_path / "results" / "recall-window8.json").exists()
+    eval_length.main(["out/rope", "out/alibi", "--recall", "--blocks=4", "--device=cpu"])  # of two training lengths
+    found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
+    assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
+    with pytest.raises(ValueError, match="leave --protocol and --block_tokens out"):
+        eval_length.main([*arguments, "--protocol=context"])
+    with pytest.raises(ValueError, match="out/alibi/best.pt: rope_scaling is an option of pos_scheme=rope"):
+        eval_length.main(["out/rope", "out/alibi", "--recall", "--device=cpu", "--rope_scaling=yarn"])
+
+
+def test_rope_is_stretched_as_far_as_each_row_needs(monkeypatch):
+    dataset, lengths = dataset_of(*(generator.document(i) for i in range(60))), []
+    recall.measure(Remembers(dataset, 99), dataset, 1024, 5, 0, torch.float32, "x", lengths.append)
+    assert lengths == [128] * 5 + [256, 512, 1024]
 
 
 def test_a_run_on_other_text_is_refused(tiny, tmp_path):
     train.main([*tiny, f"--out_dir={tmp_path}/r"])
-    with pytest.raises(ValueError, match="asks no questions"):
+    with pytest.raises(ValueError, match="does not ask for facts"):
         eval_length.main([f"{tmp_path}/r", "--recall", "--device=cpu", f"--results_dir={tmp_path}"])

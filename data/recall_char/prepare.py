@@ -24,7 +24,7 @@ from data.prepare import Parser, prepare
 
 DOCUMENTS, CHARACTERS = 1000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
-DENSEST = 64  # the least farthest distance of a document: with less, mentions would have to queue
+DENSEST = 64  # the least that a document's farthest distance can be: with less, mentions would queue for long
 LETTERS = {str(i): string.ascii_letters[5 * i : 5 * i + 5] for i in range(10)}
 FILLER = "."
 
@@ -50,7 +50,8 @@ DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) 
 
 def document(seed):
     """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its own farthest
-    one, which is log-uniform from DENSEST to FARTHEST; a mention comes as soon as its distance is reached."""
+    one, which is log-uniform from DENSEST to FARTHEST; a mention comes when its distance is reached, or, where others
+    are due, a few characters later."""
     random, text, length = Random(seed), [], 0
     first = DISTANCES.index(DENSEST)
     farthest = first + random.below(len(DISTANCES) - first)
