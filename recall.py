@@ -134,16 +134,11 @@ def evaluate(cfg, runs, furthest, variant, tracker_of):
         run.overridden(checkpoint, cfg, furthest)
         find_questions(checkpoint["dataset"].val, checkpoint["dataset"].tokenizer)
     for name, checkpoint in runs:
-        model = run.override(
-            run.load_model(checkpoint, device), checkpoint, cfg, furthest
-        )  # told before any is measured
+        model = run.load_model(checkpoint, device)
         adapt = functools.partial(run.override, model, checkpoint, cfg)
         rows = measure(model, checkpoint["dataset"], furthest, n, cfg.seed, dtype, name, adapt)
-        results[name] = {
-            "pos_scheme": model.config.pos_scheme,
-            "training_length": model.config.block_size,
-            "rows": rows,
-        }
+        scheme, trained = model.config.pos_scheme, model.config.block_size
+        results[name] = {"pos_scheme": scheme, "training_length": trained, "rows": rows}
         tracker = tracker_of(cfg, name, checkpoint, variant, {"recall": "recall/distance"})
         for distance, row in rows.items():
             if row:
