@@ -116,7 +116,8 @@ def draw(results, title):
         rows = {d: row for d, row in result["rows"].items() if row}
         accuracy = np.array([row["accuracy"] for row in rows.values()])
         reach = [accuracy - [r["low"] for r in rows.values()], [r["high"] for r in rows.values()] - accuracy]
-        axes.errorbar(list(rows), accuracy, yerr=np.maximum(reach, 0), capsize=3, label=name, **line_style(i))
+        beside = np.array(list(rows)) * 1.04 ** (i - (len(results) - 1) / 2)  # so that none hides another
+        axes.errorbar(beside, accuracy, yerr=np.maximum(reach, 0), capsize=3, label=name, **line_style(i))
     length_axis(axes, list(next(iter(results.values()))["rows"]), "tokens from one mention to the next, at least")
     for n in sorted({r["training_length"] for r in results.values()}):
         mark_training_length(axes, n)
