@@ -8,7 +8,7 @@ after Ctrl-C the same command goes on (but for --recall, which takes seconds). P
 fixed           the same last tokens of every context: does more of it help or hurt them?
 sliding         the same text at every length, its windows a stride apart, of which each scores its last stride
 nonoverlapping  the same text cut into windows of each length, all of their tokens scored
-position        the longest windows alone, their losses by position: a row holds the positions from the one before on
+position        the longest windows alone, by position: a row holds those from the length before it up to its own
 context         fixed, and again with all beyond the training length cut off, of another document, or shuffled
 
 --recall asks another question, of a run on recall_char: how far back can an answer lie that a model looks up?
@@ -19,8 +19,8 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +32,9 @@ import config
 import data
 import recall
 import run
-from bands import FEWEST_DOCUMENTS, breakdown, paired_bands
+from bands import FEWEST_DOCUMENTS, KINDS, breakdown, group_seeds, summarise
 from model import SCHEMES, GPTConfig
-from report import KINDS, KINDS_IN_WORDS, draw, table
+from report import KINDS_IN_WORDS, draw, table
 from train import experiment_of
 
 PROTOCOLS = ("fixed", "sliding", "nonoverlapping", "position", "context")
@@ -284,6 +284,7 @@ def measure(cfg, checkpoint, dataset, lengths):
     if cfg.protocol == "context":
         key["foreign"] = "neither of the window nor of its document"  # once it was only: of another document than it
     path = checkpoint["folder"] / f"{variant_of(cfg)}.npz"
+    set_aside(path, key)
     found = {"key": json.dumps(key), "ends": ends, "documents": documents}
     found["bytes_per_token"] = bytes_per_token(cfg, dataset, ends, longest)
     if path.is_file():
@@ -310,76 +311,30 @@ def measure(cfg, checkpoint, dataset, lengths):
     return found, crossing, bool(missing)
 
 
+def set_aside(path, key):
+    """Makes room at `path` for the losses under `key`: those of the same model under other settings get a name of their
+    own, and come back from there when they are asked for again."""
+
+    def elsewhere(key):
+        return path.with_name(f"{path.stem}-{data.spec_hash(key)[:8]}.npz")
+
+    if path.is_file():
+        try:
+            with np.load(path) as saved:
+                old = json.loads(str(saved["key"])) if "key" in saved else {}
+        except (OSError, ValueError, zipfile.BadZipFile):
+            raise ValueError(f"{path} is damaged: delete it, and its losses are computed again") from None
+        if old != key and old.get("checkpoint") == key["checkpoint"]:
+            path.replace(elsewhere(old))
+    if elsewhere(key).is_file():
+        elsewhere(key).replace(path)
+
+
 def save(path, arrays):
     path.parent.mkdir(parents=True, exist_ok=True)  # a name on the hub has none yet
     file = io.BytesIO()
     np.savez(file, **arrays)
     run.write_atomically(path, file.getvalue())
-
-
-def summarise(cfg, found, lengths, trained):
-    """{length: what is known of it, None where undefined}, what was resampled, and how many there were."""
-    if cfg.protocol == "position":  # a row for the positions between one length and the next
-        positions = found["positions"]
-        edges = [0, *(n for n in lengths if n <= positions.shape[1])]
-        losses = {n: positions[:, low:n].mean(axis=1) for low, n in itertools.pairwise(edges)}
-    else:
-        losses = {n: found[str(n)] for n in lengths if str(n) in found}
-    rows, defined = dict.fromkeys(lengths), list(losses)
-
-    def bands(differences):
-        means, widths, *resampled = paired_bands(np.stack(differences, axis=1), found["documents"], cfg.seed)
-        return list(zip(map(float, means), map(float, widths), strict=True)), resampled
-
-    pairs, resampled = bands([losses[n] - losses[trained] for n in defined])
-    for n, (delta, width) in zip(defined, pairs, strict=True):
-        rows[n] = {"loss": float(losses[n].mean()), "delta": delta, "band": width}
-        if cfg.protocol != "position":  # whose rows are not all of the targets
-            rows[n]["bits_per_byte"] = rows[n]["loss"] / math.log(2) / float(found["bytes_per_token"])
-        if f"entropy-{n}" in found:
-            rows[n]["entropy"] = float(found[f"entropy-{n}"])
-    further = [n for n in defined if n > trained]
-    if cfg.protocol == "nonoverlapping" and further:  # what longer windows change without any change of f
-        dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in further}
-        pairs, _ = bands([losses[n] - losses[trained] - dilution[n] for n in further])
-        for n, (real, width) in zip(further, pairs, strict=True):
-            rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": width}
-    if cfg.protocol == "context" and further:  # nats gained over a context that is not the text's own
-        without = {(k, n): losses[trained] if k == "cut" else found[f"{k}-{n}"] for k in KINDS for n in further}
-        pairs, _ = bands([without[k, n] - losses[n] for k in KINDS for n in further])
-        for (k, n), (gain, width) in zip(itertools.product(KINDS, further), pairs, strict=True):
-            rows[n] |= {f"gain_over_{k}": gain, f"gain_over_{k}_band": width}
-    return rows, resampled
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Several seeds
-
-
-def group_seeds(cfg, measured, lengths):
-    """{name: result} with the runs of one experiment under several seeds as one: the mean over seeds with the band of
-    the text, and the seeds' standard deviation. measured: {name: (experiment, losses, result)}."""
-    groups, results = {}, {}
-    for name, (experiment, _, result) in measured.items():
-        group = groups.setdefault(experiment, [])
-        if any(measured[other][-1]["seed"] == result["seed"] for other in group):  # the same again: apart
-            group = groups.setdefault(name, [])
-        group.append(name)
-    for names in groups.values():
-        name = min(names, key=len)
-        *_, result = measured[name]
-        if len(names) > 1:
-            each, seeds = [measured[n][1] for n in names], {n: measured[n][-1]["rows"] for n in names}
-            common = set.intersection(*map(set, each)) - {"key", "ends", "documents"}
-            mean = {k: np.mean([f[k] for f in each], axis=0) for k in common} | {"documents": each[0]["documents"]}
-            rows, _ = summarise(cfg, mean, lengths, result["training_length"])
-            for n, row in rows.items():
-                for key in ("loss", "delta") if row is not None else ():
-                    row[f"{key}_seed_sd"] = float(np.std([own[n][key] for own in seeds.values()], ddof=1))
-            star = breakdown(rows, result["training_length"], cfg.threshold)
-            result = result | {"rows": rows, "seeds": seeds, "L_star": star}
-        results[name] = result
-    return results
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -517,6 +472,15 @@ def main(argv):
     for (_, checkpoint), one in itertools.product(runs, variants):  # told before any is measured
         run.overridden(checkpoint, one, lengths[-1])
 
+    try:
+        return measure_all(cfg, runs, variants, lengths)
+    except KeyboardInterrupt:
+        print("\nstopped; what was measured is kept, and the same command goes on", flush=True)
+        raise
+
+
+def measure_all(cfg, runs, variants, lengths):
+    """Every run under every variant of cfg, then all that is told of them. Returns the exit status."""
     measured, texts, closing = {}, {}, []
     for (short, checkpoint), one in itertools.product(runs, variants):
         name = f"{short} {one.rope_scaling}" if len(variants) > 1 else short

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+from bands import KINDS
 from pictures import figure_of, length_axis, line_style, mark_training_length
 
-KINDS = ("cut", "foreign", "shuffled")  # of a context beyond the training length, under --protocol=context
 KINDS_IN_WORDS = ("none beyond the training length", "another document's", "a shuffled one")
 
 
@@ -47,7 +47,8 @@ def star(result):
     n, T = result["L_star"], result["training_length"]
     if n is None:
         defined = max(length for length, row in result["rows"].items() if row is not None)
-        return f"> {defined}" if defined > T else "undefined"
+        beyond = max(result["rows"]) > T
+        return f"> {defined}" if defined > T else "undefined" if beyond else "not looked for"
     return f"= {n} ({n / T:g}×)"
 
 

@@ -15,9 +15,8 @@ import data
 import eval_length as E
 import run
 import train
-from bands import breakdown, paired_bands, wilson
+from bands import KINDS, breakdown, paired_bands, wilson
 from model import SCHEMES, GPTConfig
-from report import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +321,23 @@ def test_what_is_done_is_not_done_again(runs, tmp_path, capsys, monkeypatch):
         E.main([*arguments, "--seed=8"])
 
 
+def test_other_settings_do_not_replace_what_was_measured(runs, tmp_path, capsys, monkeypatch):
+    full = [str(runs / "alibi"), *flags(tmp_path, "--seed=21")]
+    E.main(full)
+    before, raw = read(tmp_path, "length-alibi"), (runs / "alibi" / "length.npz").read_bytes()
+    E.main([*full, "--blocks=5"])
+    assert read(tmp_path, "length-alibi") != before
+    monkeypatch.setattr(E, "window_losses", None)
+    for argv, blocks in (([*full, "--blocks=5"], 5), (full, 20)):
+        E.main(argv)
+        assert read(tmp_path, "length-alibi")["blocks"] == blocks
+    assert read(tmp_path, "length-alibi") == before and (runs / "alibi" / "length.npz").read_bytes() == raw
+    (runs / "alibi" / "length.npz").write_bytes(b"cut short")
+    with pytest.raises(ValueError, match="alibi/length.npz is damaged"):
+        E.main(full)
+    (runs / "alibi" / "length.npz").unlink()
+
+
 def test_an_interrupted_measurement_goes_on(runs, tmp_path, capsys, monkeypatch):
     arguments = [str(runs / "none"), *flags(tmp_path, "--seed=11")]
     original, lengths = E.window_losses, []
@@ -335,6 +351,7 @@ def test_an_interrupted_measurement_goes_on(runs, tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(E, "window_losses", interrupt)
     with pytest.raises(KeyboardInterrupt):
         E.main(arguments)
+    assert "stopped; what was measured is kept" in capsys.readouterr().out
     E.main(arguments)
     assert lengths == [4, 8, 16, 32, 32, 64, 128, 256]
     monkeypatch.setattr(E, "window_losses", None)
