@@ -324,7 +324,9 @@ def set_aside(path, key):
                 old = json.loads(str(saved["key"])) if "key" in saved else {}
         except (OSError, ValueError, zipfile.BadZipFile):
             raise ValueError(f"{path} is damaged: delete it, and its losses are computed again") from None
-        if old != key and old.get("checkpoint") == key["checkpoint"]:
+        if old == key:
+            return
+        if old.get("checkpoint") == key["checkpoint"]:
             path.replace(elsewhere(old))
     if elsewhere(key).is_file():
         elsewhere(key).replace(path)
