@@ -82,16 +82,20 @@ def summarise(cfg, found, lengths, trained):
     return rows, resampled
 
 
+def same_but_for_the_seed(runs):
+    """[names] of each experiment. runs: {name: (experiment, seed)}; a seed that comes again is apart."""
+    groups, seen = {}, set()
+    for name, run in runs.items():
+        groups.setdefault(run[0] if run not in seen else name, []).append(name)
+        seen.add(run)
+    return list(groups.values())
+
+
 def group_seeds(cfg, measured, lengths):
     """{name: result} with the runs of one experiment under several seeds as one: the mean over seeds with the band of
     the text, and the seeds' standard deviation. measured: {name: (experiment, losses, result)}."""
-    groups, results = {}, {}
-    for name, (experiment, _, result) in measured.items():
-        group = groups.setdefault(experiment, [])
-        if any(measured[other][-1]["seed"] == result["seed"] for other in group):  # the same again: apart
-            group = groups.setdefault(name, [])
-        group.append(name)
-    for names in groups.values():
+    results = {}
+    for names in same_but_for_the_seed({n: (experiment, r["seed"]) for n, (experiment, _, r) in measured.items()}):
         name = min(names, key=len)
         *_, result = measured[name]
         if len(names) > 1:

@@ -109,9 +109,7 @@ def main(argv):
         size = sum(p.numel() for p in pairs[name][0].parameters())
         speeds[name] = statistics.median(ratios)
         print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{speeds[name]:30.3f}")
-    path = Path(cfg.results_dir) / "bench.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    run.write_atomically(path, json.dumps({"relative_speed": speeds}, indent=1))
+    run.write_atomically(Path(cfg.results_dir) / "bench.json", json.dumps({"relative_speed": speeds}, indent=1))
     return 0
 
 

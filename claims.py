@@ -16,6 +16,7 @@ from pathlib import Path
 import config
 import model
 import run
+from bands import same_but_for_the_seed
 from model import SCHEMES, GPTConfig, PositionScheme
 from train import experiment_of
 
@@ -88,26 +89,26 @@ def with_sd(values, form):
 
 def main(argv):
     cfg = config.load(ClaimsConfig, argv, list_field="runs")
-    experiments, seen = {}, set()
-    for checkpoint in map(run.load_checkpoint, dict.fromkeys(cfg.runs)):
-        experiment = experiment_of(checkpoint)
-        if (experiment, checkpoint["config"].get("seed")) in seen:  # the same again: apart
-            experiment = checkpoint["path"]
-        seen.add((experiment, checkpoint["config"].get("seed")))
-        experiments.setdefault(experiment, []).append(checkpoint)
-    rows = {key: [losses_of(c) for c in checkpoints] for key, checkpoints in experiments.items()}
-    trained = {c["model_args"]["block_size"] for checkpoints in experiments.values() for c in checkpoints}
+    checkpoints = {path: run.load_checkpoint(path) for path in cfg.runs}
+    rows = {path: losses_of(checkpoint) for path, checkpoint in checkpoints.items()}
+    trained = {checkpoint["model_args"]["block_size"] for checkpoint in checkpoints.values()}
     if len(trained) > 1:
         raise ValueError(f"the runs were trained at different lengths ({', '.join(map(str, sorted(trained)))})")
-    measured = [set(r) for each in rows.values() for r in each if r]
+    measured = [set(r) for r in rows.values() if r]
     longest = max(set.intersection(*measured)) if measured else 16 * max(trained)
     bench = Path(cfg.results_dir) / "bench.json"
     speeds = json.loads(bench.read_text())["relative_speed"] if bench.is_file() else {}
     table = []
-    for key, checkpoints in experiments.items():
-        scheme, names = checkpoints[0]["model_args"]["pos_scheme"], [c["folder"].resolve().name for c in checkpoints]
-        speed = f"{speeds[scheme]:.3f}" if min(names, key=len) == scheme and scheme in speeds else "—"
-        table.append({"": min(names, key=len), **of_runs(checkpoints, rows[key], longest), "speed": speed})
+    for paths in same_but_for_the_seed(
+        {path: (experiment_of(c), c["config"].get("seed")) for path, c in checkpoints.items()}
+    ):
+        own, name = (
+            [checkpoints[p] for p in paths],
+            min((checkpoints[p]["folder"].resolve().name for p in paths), key=len),
+        )
+        scheme = own[0]["model_args"]["pos_scheme"]
+        speed = f"{speeds[scheme]:.3f}" if name == scheme and scheme in speeds else "—"
+        table.append({"": name, **of_runs(own, [rows[p] for p in paths], longest), "speed": speed})
     print("| " + " | ".join(table[0]) + " |\n|" + "---|" * len(table[0]))
     for row in table:
         print("| " + " | ".join(row.values()) + " |")

@@ -284,13 +284,9 @@ def measure(cfg, checkpoint, dataset, lengths):
     if cfg.protocol == "context":
         key["foreign"] = "neither of the window nor of its document"  # once it was only: of another document than it
     path = checkpoint["folder"] / f"{variant_of(cfg)}.npz"
-    set_aside(path, key)
     found = {"key": json.dumps(key), "ends": ends, "documents": documents}
     found["bytes_per_token"] = bytes_per_token(cfg, dataset, ends, longest)
-    if path.is_file():
-        with np.load(path) as saved:
-            if "key" in saved and str(saved["key"]) == found["key"]:
-                found |= dict(saved)
+    found |= kept(path, key)
 
     trained_as = GPTConfig(**checkpoint["model_args"])
     wanted = jobs(cfg, lengths, trained, SCHEMES[trained_as.pos_scheme](trained_as).max_positions)
@@ -311,29 +307,33 @@ def measure(cfg, checkpoint, dataset, lengths):
     return found, crossing, bool(missing)
 
 
-def set_aside(path, key):
-    """Makes room at `path` for the losses under `key`: those of the same model under other settings get a name of their
-    own, and come back from there when they are asked for again."""
+def kept(path, key):
+    """The losses at `path`, by name, if they are those under `key`, else {}. Those of the same model under other
+    settings get a name of their own, and come back from there when they are asked for again."""
 
     def elsewhere(key):
         return path.with_name(f"{path.stem}-{data.spec_hash(key)[:8]}.npz")
 
-    if path.is_file():
+    def read():
         try:
             with np.load(path) as saved:
-                old = json.loads(str(saved["key"])) if "key" in saved else {}
+                return dict(saved)
         except (OSError, ValueError, zipfile.BadZipFile):
             raise ValueError(f"{path} is damaged: delete it, and its losses are computed again") from None
-        if old == key:
-            return
-        if old.get("checkpoint") == key["checkpoint"]:
-            path.replace(elsewhere(old))
-    if elsewhere(key).is_file():
-        elsewhere(key).replace(path)
+
+    found = read() if path.is_file() else {}
+    old = json.loads(str(found.get("key", "{}")))
+    if old == key:
+        return found
+    if old.get("checkpoint") == key["checkpoint"]:
+        path.replace(elsewhere(old))
+    if not elsewhere(key).is_file():
+        return {}
+    elsewhere(key).replace(path)
+    return read()
 
 
 def save(path, arrays):
-    path.parent.mkdir(parents=True, exist_ok=True)  # a name on the hub has none yet
     file = io.BytesIO()
     np.savez(file, **arrays)
     run.write_atomically(path, file.getvalue())

@@ -48,7 +48,8 @@ def find_questions(split, tokenizer):
 def answers(model, split, places, length, dtype):
     """Of answers at `places` (n,), in contexts of `length` tokens: whether each is right (n,) and its loss (n,)."""
     device, right, losses = model.lm_head.weight.device, [], []
-    for some in np.split(places, range(max(1, 2**14 // length), len(places), max(1, 2**14 // length))):
+    rows = max(1, 2**14 // length)
+    for some in np.split(places, range(rows, len(places), rows)):
         window = data.windows(split.tokens, some - length, length, model.config.vocab_size).to(device)
         with run.autocast(device, dtype):
             hidden = model.hidden(window[:, :-1], last=1)[:, 0]
@@ -74,16 +75,15 @@ def choose_questions(dataset, trained, furthest, n, seed):
     return rows
 
 
-def measure(model, dataset, furthest, n, seed, dtype, label, adapt=lambda length: None):
+def measure(model, split, questions, dtype, label, adapt=lambda length: None):
     """{distance: {"n", "accuracy", "low", "high", "loss"}, or None where undefined or never asked}. adapt(length) makes
     the model ready for contexts of that length."""
-    questions = choose_questions(dataset, model.config.block_size, furthest, n, seed)
     limit, rows = model.pos.max_positions, dict.fromkeys(questions)
     asked = {d: q for d, q in questions.items() if len(q[1]) and (limit is None or q[0] <= limit)}
     progress = run.Progress(label, sum(length * len(places) for length, places in asked.values()))
     for nearest, (length, places) in asked.items():
         adapt(length)
-        right, losses = answers(model, dataset.val, places, length, dtype)
+        right, losses = answers(model, split, places, length, dtype)
         low, high = wilson(right.sum(), len(right))
         rows[nearest] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high}
         rows[nearest]["loss"] = float(losses.mean())
@@ -131,13 +131,14 @@ def evaluate(cfg, runs, furthest, variant, tracker_of):
     wandb. Returns the exit status."""
     device, n = run.pick_device(cfg.device), cfg.blocks or QUESTIONS
     dtype, results, closing = run.pick_dtype(cfg.dtype, device), {}, []
-    for _, checkpoint in runs:  # told before any is measured
-        run.overridden(checkpoint, cfg, furthest)
-        find_questions(checkpoint["dataset"].val, checkpoint["dataset"].tokenizer)
-    for name, checkpoint in runs:
+    questions = []
+    for _, checkpoint in runs:  # what does not fit is told before any is measured
+        trained = run.overridden(checkpoint, cfg, furthest).block_size
+        questions.append(choose_questions(checkpoint["dataset"], trained, furthest, n, cfg.seed))
+    for (name, checkpoint), asked in zip(runs, questions, strict=True):
         model = run.load_model(checkpoint, device)
         adapt = functools.partial(run.override, model, checkpoint, cfg)
-        rows = measure(model, checkpoint["dataset"], furthest, n, cfg.seed, dtype, name, adapt)
+        rows = measure(model, checkpoint["dataset"].val, asked, dtype, name, adapt)
         scheme, trained = model.config.pos_scheme, model.config.block_size
         results[name] = {"pos_scheme": scheme, "training_length": trained, "rows": rows}
         tracker = tracker_of(cfg, name, checkpoint, variant, {"recall": "recall/distance"})
@@ -150,8 +151,7 @@ def evaluate(cfg, runs, furthest, variant, tracker_of):
     print(f"\n{title}\nShare of right answers with Wilson's 95% interval, and the loss of answers in nats.\n")
     print(f"{table(results)}\n")
     base = Path(cfg.results_dir) / (variant if len(runs) > 1 else f"{variant}-{runs[0][0]}")
-    base.parent.mkdir(parents=True, exist_ok=True)
-    draw(results, title).savefig(f"{base}.png", dpi=150)
     run.write_atomically(Path(f"{base}.json"), json.dumps({"runs": results}, indent=1, allow_nan=False))
+    draw(results, title).savefig(f"{base}.png", dpi=150)
     print("\n".join([f"picture   {base}.png", f"numbers   {base}.json", *closing]))
     return 0

@@ -68,11 +68,9 @@ def draw(results, lengths, title, base, protocol):
             y = np.array([row.get(key, math.nan) for row in rows])
             band = np.array([row.get("band" if key == "loss" else f"{key}_band", 0.0) for row in rows])
             style = line_style(i)
-            undefined = (
-                ""
-                if all(r for n, r in zip(lengths, rows, strict=True) if n > result["training_length"])
-                else f" (undefined past {result['training_length']})"
-            )
+            trained = result["training_length"]
+            defined = all(row for n, row in zip(lengths, rows, strict=True) if n > trained)
+            undefined = "" if defined else f" (undefined past {trained})"
             axes.plot(lengths, y, label=name + undefined, **style)
             axes.fill_between(lengths, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
             for own in result.get("seeds", {}).values():

@@ -338,7 +338,9 @@ def keep_metrics_until(folder, step):
 
 
 def write_atomically(path, content):
-    """The whole of content, text or bytes, or the file that was there before: it is never found half-written."""
+    """The whole of content, text or bytes, or the file that was there before: it is never found half-written. Makes
+    its folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(temporary, path)

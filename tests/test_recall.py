@@ -93,7 +93,8 @@ class Remembers(torch.nn.Module):
 @pytest.mark.parametrize("reach", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
     dataset = dataset_of(*(generator.document(i) for i in range(60)))
-    rows = recall.measure(Remembers(dataset, reach), dataset, 1024, 30, 0, torch.float32, "x")
+    questions = recall.choose_questions(dataset, 128, 1024, 30, 0)
+    rows = recall.measure(Remembers(dataset, reach), dataset.val, questions, torch.float32, "x")
     assert list(rows) == [4, 8, 16, 32, 64, 128, 256, 512]
     for distance, row in rows.items():
         if 2 * distance + 2 <= reach:
@@ -152,7 +153,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 
 def test_rope_is_stretched_as_far_as_each_row_needs(monkeypatch):
     dataset, lengths = dataset_of(*(generator.document(i) for i in range(60))), []
-    recall.measure(Remembers(dataset, 99), dataset, 1024, 5, 0, torch.float32, "x", lengths.append)
+    questions = recall.choose_questions(dataset, 128, 1024, 5, 0)
+    recall.measure(Remembers(dataset, 99), dataset.val, questions, torch.float32, "x", lengths.append)
     assert lengths == [128] * 5 + [256, 512, 1024]
 
 
