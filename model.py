@@ -15,7 +15,7 @@ Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C =
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn as nn
@@ -45,6 +45,7 @@ class GPTConfig:
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
 
     def __post_init__(self):
+        """ValueError unless a model can be built from these fields."""
         for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
@@ -54,11 +55,12 @@ class GPTConfig:
             raise ValueError(f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}")
         if self.pos_scheme not in SCHEMES:
             raise ValueError(f"pos_scheme={self.pos_scheme!r} is not one of: {', '.join(SCHEMES)}")
-        scheme = SCHEMES[self.pos_scheme]
         for f in fields(self):
             owners = [name for name, cls in SCHEMES.items() if f.name in cls.options]
             if owners and self.pos_scheme not in owners and getattr(self, f.name) != f.default:
                 raise ValueError(f"{f.name} is an option of pos_scheme={owners[0]}, not of {self.pos_scheme}")
+        scheme = SCHEMES[self.pos_scheme]
+        scheme.check(self)
         for name in ("pos_pattern", "window_pattern"):
             if set(getattr(self, name)) - set("01"):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be of 1s and 0s, such as 1110")
@@ -66,6 +68,11 @@ class GPTConfig:
             raise ValueError(f"pos_pattern={self.pos_pattern!r}: {self.pos_scheme} enters once, at the embedding")
         if self.window < 0:
             raise ValueError(f"window={self.window} must be at least 0")
+
+    @property
+    def max_positions(self):
+        """How many positions the scheme is defined for; None: any number."""
+        return SCHEMES[self.pos_scheme].max_positions(self)
 
     def layers(self, pattern):
         """Whether the pattern is on, layer by layer."""
@@ -79,9 +86,8 @@ SCHEMES = {}  # name -> class; a class enters itself by naming its flag: class R
 
 
 class PositionScheme(nn.Module):
-    """The hooks through which a scheme acts on the model. Each one here does nothing."""
+    """The hooks through which a scheme acts on the model. Each hook here does nothing."""
 
-    max_positions = None  # how many positions the scheme is defined for; None: any number
     options = ()  # fields of GPTConfig that this scheme alone reads
     no_decay = ()  # names of its parameters that get no weight decay
 
@@ -91,20 +97,28 @@ class PositionScheme(nn.Module):
     def __init__(self, config):
         super().__init__()
 
+    @staticmethod
+    def check(config):
+        """Called by GPTConfig when it is made: ValueError where the scheme cannot run under it."""
+
+    @staticmethod
+    def max_positions(config):
+        """How many positions the scheme is defined for; None: any number."""
+
     def init_weights(self, generator):
-        """Draws its parameters from a generator of its own, so that the backbone is the same for all schemes."""
+        """Draws the scheme's parameters from a generator of their own, so all schemes share one backbone."""
         for p in self.parameters():
             nn.init.normal_(p, std=INIT_STD, generator=generator)
 
     def prepare(self, q_pos, k_pos):
-        """Once per forward, q_pos (T,) and k_pos (S,) int64: what `rotate` and `bias` of every layer need."""
+        """Once per forward, q_pos (T,) and k_pos (S,) int64. Returns what `rotate` and `bias` of every layer need."""
 
     def embed(self, x, pos):
         """Once, on the token embeddings x (B, T, C) at pos (T,)."""
         return x
 
     def rotate(self, q, k, prepared):
-        """Per layer, on the new tokens' q and k (B, H, T, D), before the cache. May widen both alike."""
+        """Per layer, on the new tokens' q and k (B, H, T, D), before the cache. May widen q and k alike."""
         return q, k
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
@@ -112,7 +126,7 @@ class PositionScheme(nn.Module):
 
 
 class NoPE(PositionScheme, name="none"):
-    """No positional encoding: order is known from the causal mask alone. Haviv et al. 2022 (arXiv 2203.16634),
+    """No positional encoding: the model knows order from the causal mask alone. Haviv et al. 2022 (arXiv 2203.16634),
     Kazemnejad et al. 2023 (arXiv 2305.19466)."""
 
 
@@ -132,8 +146,8 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
 
     amplitude = INIT_STD * math.sqrt(2)
 
-    def __init__(self, config):
-        super().__init__(config)
+    @staticmethod
+    def check(config):
         if config.n_embd % 2:
             raise ValueError(f"n_embd={config.n_embd} must be even: sinusoidal pairs its channels")
 
@@ -147,9 +161,12 @@ class Learnable(PositionScheme, name="learnable"):
     """GPT-2's (Radford et al. 2019): a learned vector per position, added to the token embedding. There is no
     vector past block_size, so the scheme is undefined there."""
 
+    @staticmethod
+    def max_positions(config):
+        return config.block_size
+
     def __init__(self, config):
         super().__init__(config)
-        self.max_positions = config.block_size
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
 
     def embed(self, x, pos):
@@ -160,10 +177,10 @@ def rope_frequencies(config, device):
     """RoPE's frequencies (D/2,) and the factor on q and on k under config.rope_scaling, with s = rope_factor:
 
     linear: p → p/s, position interpolation. Chen et al. 2023 (arXiv 2306.15595).
-    ntk: theta → theta·s^(D/(D−2)), so that the slowest pair is slowed by s and the fastest not at all. bloc97 2023.
-    yarn: pairs that turn more than 32 times within the training length stay, those that turn less than once are slowed
-    by s, a ramp between, linear in the pair index as in the authors' code (the paper's text: in the number of turns);
-    and q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
+    ntk: theta → theta·s^(D/(D−2)), which slows the slowest pair by s and the fastest not at all. bloc97 2023.
+    yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
+    s, and uses a ramp between them. The ramp is linear in the pair index as in the authors' code (in the paper's text:
+    in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
     """
     D, theta, s = config.n_embd // config.n_head, config.rope_theta, config.rope_factor
     plain = frequencies(D, device, theta)
@@ -190,7 +207,7 @@ def precompute_freqs_cis(pos, freqs, size=1.0):
 
 
 def apply_rotary_emb(q, k, freqs_cis):
-    """Turns the channel pairs (2j, 2j+1) of q and k (B, H, T, D), read as complex numbers, by freqs_cis."""
+    """Multiplies the channel pairs (2j, 2j+1) of q and k (B, H, T, D), read as complex numbers, by freqs_cis."""
 
     def turn(x):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # complex numbers have no bfloat16
@@ -201,14 +218,13 @@ def apply_rotary_emb(q, k, freqs_cis):
 
 
 class RoPE(PositionScheme, name="rope"):
-    """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: q and k are turned by angles proportional to
-    their positions, so that q_i·k_j depends on the positions through i−j alone. Scaling: see rope_frequencies."""
+    """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: rotates q and k by angles proportional to their
+    positions, so that q_i·k_j depends on the positions through i−j alone. Scaling: see rope_frequencies."""
 
     options = ("rope_theta", "rope_scaling", "rope_factor", "rope_block_size")
 
-    def __init__(self, config):
-        super().__init__(config)
-        self.config = config
+    @staticmethod
+    def check(config):
         head_size = config.n_embd // config.n_head
         if head_size % 2:
             raise ValueError(
@@ -225,6 +241,10 @@ class RoPE(PositionScheme, name="rope"):
             if getattr(config, name) < low:
                 raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
 
+    def __init__(self, config):
+        super().__init__(config)
+        self.config = config
+
     def prepare(self, q_pos, k_pos):
         return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))
 
@@ -233,8 +253,8 @@ class RoPE(PositionScheme, name="rope"):
 
 
 def alibi_slopes(n_head):
-    """2^(-8h/H) for h = 1 … H where H is a power of two; else those of the largest power of two below H, then
-    every other slope of twice that many. As in the authors' code."""
+    """2^(-8h/H) for h = 1 … H where H is a power of two. Otherwise the slopes of the largest power of two below H,
+    then every other slope of twice that many heads, as in the authors' code."""
     power = 1 << (n_head.bit_length() - 1)
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     return slopes + [2 ** (-4 * h / power) for h in range(1, 2 * (n_head - power), 2)]
@@ -245,8 +265,8 @@ class ALiBi(PositionScheme, name="alibi"):
     after 1/sqrt(D), with a fixed slope m_h per head.
 
     Computed without a mask, so that the flash kernel serves it: −m·i is constant within a row and drops out of
-    the softmax, and m·j is a product of a query channel m·sqrt(D) and a key channel j. bfloat16 holds 8 bits, so
-    j has three digits (exact below 2^24) and the slope two parts (16 bits).
+    the softmax, and m·j is the product of a query channel m·sqrt(D) and a key channel j. bfloat16 holds 8 bits, so
+    j is split into three digits (exact below 2^24) and the slope into two parts (16 bits).
     """
 
     def __init__(self, config):
@@ -272,8 +292,8 @@ class T5(PositionScheme, name="t5"):
     """Raffel et al. 2020 (arXiv 1910.10683): scores + b[bucket(i−j), h], one learned table for all layers. Of the 32
     causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last holds all beyond.
 
-    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is kept at 1/64 of
-    its size: a step of Adam moves a parameter by the learning rate at most, and biases are whole nats.
+    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is stored at 1/64
+    of its size: a step of Adam moves a parameter by at most the learning rate, and biases are whole nats.
     """
 
     n_buckets, max_distance, size = 32, 128, 64
@@ -301,11 +321,14 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     no_decay = ("u", "v")
 
+    @staticmethod
+    def check(config):
+        if config.n_embd % 2:
+            raise ValueError(f"n_embd={config.n_embd} must be even: transformer_xl pairs its channels")
+
     def __init__(self, config):
         super().__init__(config)
         C, H = config.n_embd, config.n_head
-        if C % 2:
-            raise ValueError(f"n_embd={C} must be even: transformer_xl pairs its channels")
         self.w_r = nn.Parameter(torch.empty(config.n_layer, C, C))
         self.u, self.v = nn.Parameter(torch.empty(H, C // H)), nn.Parameter(torch.empty(H, C // H))
 
@@ -323,8 +346,8 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
         Q, K = len(q_pos), len(k_pos)  # both run to the same position without a gap
         r = F.pad(prepared[layer, ..., -K:], (0, Q))  # (H, D, K + Q), distance K−1 … 0, then nothing
         by_distance = (q + (self.v - self.u)[:, None]) / math.sqrt(q.size(-1)) @ r
-        # The paper's relative shift: key c is at distance K−Q+i−c from query i, which is column Q−1−i+c. What it puts
-        # above the diagonal is rubbish, and masked.
+        # The paper's relative shift: key c is at distance K−Q+i−c from query i, which is column Q−1−i+c. Entries above
+        # the diagonal are rubbish; the causal mask removes them.
         return by_distance.flatten(-2)[..., Q - 1 : -1].unflatten(-1, (Q, K + Q - 1))[..., :K]
 
 
@@ -332,17 +355,46 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 # The model
 
 
+@dataclass(frozen=True)
+class Positions:
+    """Where the queries and keys of one layer stand, and what the scheme prepared for them, once per forward."""
+
+    scheme: PositionScheme
+    q: torch.Tensor  # (T,) int64
+    k: torch.Tensor  # (S,) int64, ascending to the last query's position
+    prepared: object  # what scheme.prepare returned
+
+    def rotate(self, q, k):
+        return self.scheme.rotate(q, k, self.prepared)
+
+    def part(self, queries, keys):
+        """The same for a slice of the queries and a slice of the keys."""
+        return Positions(self.scheme, self.q[queries], self.k[keys], self.prepared)
+
+    @property
+    def biased(self):
+        return type(self.scheme).bias is not PositionScheme.bias
+
+    def bias(self, q, k, layer):
+        return self.scheme.bias(q, k, self.q, self.k, self.prepared, layer)
+
+    def visible(self, window):
+        """Whether each query sees each key, itself and the `window` − 1 keys before it: (queries, keys)."""
+        distance = self.q[:, None] - self.k
+        return (distance >= 0) & (distance < window)
+
+
 class KVCache:
     """The keys and values of every layer so far, as `rotate` left them, and `pos`, the number of tokens seen.
-    Hand the same one to successive forwards: tokens in chunks of any size give the logits of one forward."""
+    Hand the same cache to successive forwards: chunks of any size give the logits of one forward."""
 
     def __init__(self):
         self.pos = 0
         self.stores = {}  # (layer, 0 for keys or 1 for values) -> buffer (B, H, capacity, width), first, last + 1
 
     def append(self, layer, k, v, keep):
-        """Adds the new k and v (B, H, T, ·) of a layer; returns those kept and the new ones, (B, H, S, ·). Of
-        these only the last `keep` stay for the next call (None: all)."""
+        """Adds a layer's new k and v (B, H, T, ·). Returns the kept and the new ones, (B, H, S, ·), and keeps the last
+        `keep` of them for the next call (None: all)."""
         return self._append((layer, 0), k, keep), self._append((layer, 1), v, keep)
 
     def _append(self, key, new, keep):
@@ -357,33 +409,31 @@ class KVCache:
         return store[:, :, first:end]
 
 
-def attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, dropout_p):
-    """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), the last `window` of them (0: all):
-    (B, H, T, D).
+def attend(q, k, v, positions, layer, window, dropout_p):
+    """Causal attention of q (B, H, T, W) over the last `window` (0: all) of k (B, H, S, W) and v (B, H, S, D). Returns
+    (B, H, T, D). W is D, or more where the scheme widened q and k.
 
-    W is D, or more where the scheme widened q and k. Without a bias, a cache or a window this is one flash call. Else
-    blocks of queries attend one after the other, each to the keys that it can see, with the mask and bias of that
-    block only: no (T, S) tensor exists, and a window costs T·window.
+    Without a bias, a cache or a window this is one flash call. Otherwise blocks of queries attend one after the other,
+    each to the keys it can see, with the mask and bias of that block only: no (T, S) tensor exists, and a window costs
+    T·window.
     """
     T, S, D = q.size(2), k.size(2), v.size(3)
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels want equal widths
     scale = 1 / math.sqrt(D)
     window = window or S
-    biased = type(scheme).bias is not PositionScheme.bias
-    if not biased and T in (1, S) and S <= window:  # a single query sees every key
+    if not positions.biased and T in (1, S) and S <= window:  # a single query sees every key
         y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)
     else:
         blocks = []
-        for start in reversed(range(0, T, QUERY_BLOCK)):  # the largest first: what it frees is room for the others
+        for start in reversed(range(0, T, QUERY_BLOCK)):  # last block first: the others reuse its buffer, the largest
             end = min(T, start + QUERY_BLOCK)
             seen = slice(max(0, S - T + start - window + 1), S - T + end)  # keys that any of the block's queries sees
-            queries, keys, pos = q[:, :, start:end], k[:, :, seen], q_pos[start:end]
-            distance = pos[:, None] - k_pos[seen]
-            mask = ((distance >= 0) & (distance < window))[None, None]  # four dimensions keep the fast kernel
-            if biased:
-                bias = scheme.bias(queries, keys, pos, k_pos[seen], prepared, layer)
-                mask = torch.where(mask, bias, -torch.inf).to(q.dtype)
+            block = positions.part(slice(start, end), seen)
+            queries, keys = q[:, :, start:end], k[:, :, seen]
+            mask = block.visible(window)[None, None]  # four dimensions keep the fast kernel
+            if positions.biased:
+                mask = torch.where(mask, block.bias(queries, keys, layer), -torch.inf).to(q.dtype)
             y = F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale)
             blocks.append(y)
         y = torch.cat(blocks[::-1], dim=2)
@@ -391,25 +441,27 @@ def attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, dropout_p):
 
 
 class CausalSelfAttention(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
+        self.layer = layer
         self.n_head = config.n_head
         self.dropout = config.dropout
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, last, scheme, prepared, q_pos, k_pos, window, layer, cache):
-        q, k, v = (  # each (B, T, C) -> (B, H, T, D)
-            t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1)
-        )
-        q, k = scheme.rotate(q, k, prepared)
+    def project(self, x, positions):
+        """Queries and keys, rotated, and values of x (B, T, C): each (B, H, T, ·)."""
+        q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1))
+        return *positions.rotate(q, k), v
+
+    def forward(self, x, positions, window, cache, last):
+        q, k, v = self.project(x, positions)
         if cache is not None:
-            k, v = cache.append(layer, k, v, keep=window - 1 if window else None)
-        k_pos = k_pos[len(k_pos) - k.size(2) :]
-        q, q_pos = q[:, :, -last:], q_pos[-last:]
-        y = attend(q, k, v, q_pos, k_pos, window, scheme, prepared, layer, self.dropout if self.training else 0.0)
-        y = y.transpose(1, 2).flatten(-2)  # (B, T, C)
+            k, v = cache.append(self.layer, k, v, keep=window - 1 if window else None)
+        positions = positions.part(slice(-last, None), slice(-k.size(2), None))
+        y = attend(q[:, :, -last:], k, v, positions, self.layer, window, self.dropout if self.training else 0.0)
+        y = y.transpose(1, 2).flatten(-2)  # (B, last, C)
         return self.resid_dropout(self.c_proj(y))
 
 
@@ -426,16 +478,16 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.n_embd, bias=config.bias)
-        self.attn = CausalSelfAttention(config)
+        self.attn = CausalSelfAttention(config, layer)
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x, last, *position):
-        """x (B, T, C) after this block, of its last tokens (B, last, C)."""
-        x = x[:, -last:] + self.attn(self.ln_1(x), last, *position)
+    def forward(self, x, positions, window, cache, last):
+        """x (B, T, C) after this block, for the last tokens only: (B, last, C)."""
+        x = x[:, -last:] + self.attn(self.ln_1(x), positions, window, cache, last)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -449,7 +501,7 @@ class GPT(nn.Module):
             dict(
                 wte=nn.Embedding(config.vocab_size, config.n_embd),
                 drop=nn.Dropout(config.dropout),
-                h=nn.ModuleList(Block(config) for _ in range(config.n_layer)),
+                h=nn.ModuleList(Block(config, layer) for layer in range(config.n_layer)),
                 ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
             )
         )
@@ -459,68 +511,64 @@ class GPT(nn.Module):
         for name, p in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(p)
-            elif p.dim() == 2:  # residual projections are scaled down by the number of additions, as in GPT-2
+            elif p.dim() == 2:  # as in GPT-2, residual projections are smaller the more of them there are
                 residual = name.endswith("c_proj.weight")
                 std = INIT_STD / math.sqrt(2 * config.n_layer) if residual else INIT_STD
                 nn.init.normal_(p, std=std, generator=generator)
         self.pos = SCHEMES[config.pos_scheme](config)
-        # the backbone's own draws again would be its weights
+        # another seed: with the backbone's, wpe would start as a copy of wte
         self.pos.init_weights(torch.Generator().manual_seed(seed + 1))
-        self.no_pos = PositionScheme(config)  # of the layers that pos_pattern leaves out
+        self.no_pos = PositionScheme(config)  # for the layers that pos_pattern leaves out
 
-    def override(self, **changes):
-        """The model itself under another window, other patterns or options: nothing that is learned changes."""
-        self.config = replace(self.config, **changes)
-        pos = SCHEMES[self.config.pos_scheme](self.config).to(self.lm_head.weight)  # its device and dtype
+    def override(self, config):
+        """The model itself under a GPTConfig with another window, other patterns or options: no weight changes."""
+        pos = SCHEMES[config.pos_scheme](config).to(self.lm_head.weight)  # its device and dtype
         pos.load_state_dict(self.pos.state_dict())
-        self.pos = pos
+        self.config, self.pos = config, pos
         return self
 
-    def hidden(self, idx, cache=None, last=None):
-        """Final hidden states of the `last` tokens (None: all) of idx (B, T), which follow those already in the cache:
-        (B, last, C), so that a caller scores only what it needs. ValueError past the scheme's max_positions."""
-        c, T, start = self.config, idx.size(1), cache.pos if cache is not None else 0
-        end = start + T
-        if self.pos.max_positions is not None and end > self.pos.max_positions:
-            raise ValueError(
-                f"{self.config.pos_scheme} positions are defined for {self.pos.max_positions} tokens, not for {end}"
-            )
+    def enter(self, idx, start=0):
+        """The embedded tokens idx (B, T), which follow `start` others, and what each layer needs beside them:
+        x (B, T, C), [(block, positions, window)]. ValueError past the scheme's max_positions."""
+        c, end = self.config, start + idx.size(1)
+        if c.max_positions is not None and end > c.max_positions:
+            raise ValueError(f"{c.pos_scheme} positions are defined for {c.max_positions} tokens, not for {end}")
         windows = [c.window if on else 0 for on in c.layers(c.window_pattern)]
         first = 0 if 0 in windows else max(0, start - c.window + 1)  # the first key that any layer sees
         k_pos = torch.arange(first, end, device=idx.device)
         q_pos = k_pos[start - first :]
-        prepared = self.pos.prepare(q_pos, k_pos)
+        acting = Positions(self.pos, q_pos, k_pos, self.pos.prepare(q_pos, k_pos))
+        absent = Positions(self.no_pos, q_pos, k_pos, None)
+        positions = [acting if on else absent for on in c.layers(c.pos_pattern)]
         x = self.transformer.drop(self.pos.embed(self.transformer.wte(idx), q_pos))
-        for layer, (block, on) in enumerate(zip(self.transformer.h, c.layers(c.pos_pattern), strict=True)):
-            n = last or T if layer == c.n_layer - 1 else T  # no later layer needs the others
-            x = block(x, n, self.pos if on else self.no_pos, prepared, q_pos, k_pos, windows[layer], layer, cache)
+        return x, list(zip(self.transformer.h, positions, windows, strict=True))
+
+    def hidden(self, idx, cache=None, last=None):
+        """Final hidden states of the `last` tokens (None: all) of idx (B, T), which follow those already in the cache:
+        (B, last, C), so that a caller scores only what it needs. ValueError past the scheme's max_positions."""
+        T, start = idx.size(1), cache.pos if cache is not None else 0
+        x, layers = self.enter(idx, start)
+        for block, positions, window in layers:
+            is_last = block is self.transformer.h[-1]  # no later layer needs the other tokens
+            x = block(x, positions, window, cache, last or T if is_last else T)
         if cache is not None:
-            cache.pos = end
+            cache.pos = start + T
         return self.transformer.ln_f(x)
 
     def forward(self, idx, targets=None, cache=None):
-        """With targets (B, T): logits (B, T, V) and their mean loss in nats per token. Without: the last
-        position's logits (B, 1, V) and None."""
+        """With targets (B, T): logits (B, T, V) and their mean loss in nats per token. Without: the logits of the last
+        position (B, 1, V), and None."""
         if targets is None:
             return self.lm_head(self.hidden(idx, cache, last=1)), None
         logits = self.lm_head(self.hidden(idx, cache))
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    def configure_optimizer(self, weight_decay, learning_rate, betas):
-        """AdamW; matrices and embeddings decay, biases, norms and what the scheme exempts do not."""
-        exempt = {f"pos.{name}" for name in self.pos.no_decay}
-        params = list(self.named_parameters())
-        decay = [p for name, p in params if p.dim() >= 2 and name not in exempt]
-        no_decay = [p for name, p in params if p.dim() < 2 or name in exempt]
-        groups = [dict(params=decay, weight_decay=weight_decay), dict(params=no_decay, weight_decay=0.0)]
-        return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)
-
     @torch.no_grad()
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=0, top_p=1.0, generator=None, n_vocab=None):
-        """Yields max_new_tokens times the next token of every row of idx (B, T), as (B,). Ids from n_vocab on,
-        which only pad the vocabulary, are never drawn. Where the scheme's positions end, each further token sees
-        the last max_positions tokens, as in nanoGPT."""
-        cache, new, limit = KVCache(), idx, self.pos.max_positions
+        """Yields the next token of every row of idx (B, T), as (B,), max_new_tokens times. Never draws ids from n_vocab
+        on, which only pad the vocabulary. Where the scheme's positions end, each further token sees the last
+        max_positions tokens, as in nanoGPT."""
+        cache, new, limit = KVCache(), idx, self.config.max_positions
         for _ in range(max_new_tokens):
             if limit is not None and cache.pos + new.size(1) > limit:
                 cache, new = KVCache(), idx[:, -limit:]
@@ -531,12 +579,12 @@ class GPT(nn.Module):
                 idx = torch.cat((idx, new), dim=1)
 
     def generate(self, idx, max_new_tokens, **sampling):
-        """idx (B, T) and what `stream` yields after it: (B, T + max_new_tokens)."""
+        """idx (B, T) followed by what `stream` yields: (B, T + max_new_tokens)."""
         return torch.cat([idx, *(new[:, None] for new in self.stream(idx, max_new_tokens, **sampling))], dim=1)
 
 
 def draw(logits, temperature, top_k, top_p, generator=None):
-    """One id (B, 1) from each row of logits (B, V). temperature 0: the likeliest. top_k > 0: among the k likeliest.
+    """Draws one id (B, 1) per row of logits (B, V). temperature 0: the likeliest. top_k > 0: among the k likeliest.
     top_p < 1: among the likeliest that together reach probability top_p (Holtzman et al. 2020, arXiv 1904.09751)."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)

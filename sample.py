@@ -1,7 +1,7 @@
 """
 Writes text from a checkpoint:  python sample.py --out_dir=out/rope --start="def "
 
-The first sample appears as it is written, the others when they are done. Text goes on past the training length wherever
+The first sample appears as it is written, the others when they are done. Text goes on past the training length where
 the position scheme is defined there.
 """
 
@@ -14,31 +14,30 @@ import torch
 
 import config
 import data
-import run
+from run import checkpoint as checkpoints
+from run.checkpoint import Overrides
+from run.device import autocast, pick_device, pick_dtype
 
 
 @dataclass(frozen=True)
-class SampleConfig(run.Overrides):
+class SampleConfig(Overrides):
     out_dir: str = "out/rope"  # a run folder (its best checkpoint), a checkpoint file, nanoGPT's too, or a GPT-2 (gpt2)
-    tokenizer: str = ""  # gpt2: of a checkpoint that carries none
-    dataset: str = ""  # or that of this prepared text
-    start: str = "\n"  # the prompt, or FILE:path of a text file that holds it
+    tokenizer: str = ""  # gpt2: for a checkpoint that carries no tokenizer
+    dataset: str = ""  # or the name of a prepared text, to use its tokenizer
+    start: str = "\n"  # the prompt, or FILE:path to read it from a text file
     num_samples: int = 3
     max_new_tokens: int = 0  # default: as many as fit into the training length
     temperature: float = 0.8  # 0: always the likeliest token
     top_k: int = 200  # draw among the k likeliest; 0: among all
-    top_p: float = 1.0  # draw among the likeliest that together have this probability
+    top_p: float = 1.0  # draw among the likeliest tokens that together have this probability
     seed: int = 1337
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
 
     def __post_init__(self):
         super().__post_init__()
         config.at_least(1, self, "num_samples")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
-        config.one_of(run.DTYPES, self, "dtype")
         if self.tokenizer not in ("", "gpt2") or (self.tokenizer and self.dataset):
-            raise ValueError("give either --tokenizer=gpt2 or --dataset=NAME, for that of a prepared text")
+            raise ValueError("give either --tokenizer=gpt2 or --dataset=NAME, to use a prepared text's tokenizer")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
 
@@ -53,48 +52,41 @@ def read_prompt(start):
 
 
 def sample(cfg, out=sys.stdout):
-    """Writes cfg.num_samples continuations of the prompt to `out`; returns them, prompt included."""
-    checkpoint = run.load_checkpoint(cfg.out_dir)
+    """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, prompt included."""
+    # the model's tokenizer, and the prompt
+    checkpoint = checkpoints.load(cfg.out_dir)
     given, whose = None, f"--tokenizer={cfg.tokenizer}"
     if cfg.dataset:
-        given, whose = data.load(cfg.dataset).tokenizer, f"dataset {cfg.dataset!r}"
+        dataset = data.load(cfg.dataset)
+        given, whose = dataset.tokenizer, dataset.label
     elif cfg.tokenizer:
         given = data.tokenizer_from({"kind": cfg.tokenizer})
-    tokenizer = run.load_tokenizer(checkpoint, given, whose)
+    tokenizer = checkpoint.tokenizer(given, whose)
     prompt = read_prompt(cfg.start)
     ids = list(tokenizer.encode(prompt))
     if not ids:
         raise ValueError("the prompt is empty: give at least one character with --start=TEXT or --start=FILE:path")
-    device = run.pick_device(cfg.device)
-    dtype = run.pick_dtype(cfg.dtype, device)
-    model = run.load_model(checkpoint, device)
-    n_new = cfg.max_new_tokens or max(1, model.config.block_size - len(ids))
-    model = run.override(model, checkpoint, cfg, len(ids) + n_new)
-    limit, total = model.pos.max_positions, len(ids) + n_new
-    if limit is not None and total > limit:
-        scheme = checkpoint["model_args"]["pos_scheme"]
-        print(
-            f"note: {scheme} positions end at block_size={limit}: past it, a token sees only the last {limit} tokens",
-            file=sys.stderr,
-        )
-    elif total > model.config.block_size:
-        print(f"note: the text goes past the training length, {model.config.block_size} tokens", file=sys.stderr)
 
+    # the model, under the overrides, for as many tokens as are asked for
+    device = pick_device(cfg.device)
+    dtype = pick_dtype(cfg.dtype, device)
+    n_new = cfg.max_new_tokens or max(1, checkpoint.config.block_size - len(ids))
+    total = len(ids) + n_new
+    model = checkpoint.model(device).override(checkpoint.under(cfg, total))
+    trained, limit = model.config.block_size, model.config.max_positions
+    if total > trained:
+        end = f"positions end: past {limit} tokens, a token sees only the last {limit}"
+        print(f"note: {end if limit else f'the text goes past the training length, {trained} tokens'}", file=sys.stderr)
+
+    # draw tokens, and write the first row as it grows
     idx = torch.tensor([ids] * cfg.num_samples, device=device)
-    tokens = model.stream(
-        idx,
-        n_new,
-        cfg.temperature,
-        cfg.top_k,
-        cfg.top_p,
-        torch.Generator(device).manual_seed(cfg.seed),
-        tokenizer.n_vocab,
-    )
-    # A character may lie across two tokens, so each row is decoded by a decoder that waits for whole ones.
+    generator = torch.Generator(device).manual_seed(cfg.seed)
+    tokens = model.stream(idx, n_new, cfg.temperature, cfg.top_k, cfg.top_p, generator, tokenizer.n_vocab)
+    # a character may lie across two tokens, so each row's decoder waits for whole characters
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
     texts = [prompt] * cfg.num_samples
     out.write(prompt)
-    with run.autocast(device, dtype):
+    with autocast(device, dtype):
         for step, new in enumerate(tokens, start=1):
             for row, id in enumerate(new.tolist()):
                 text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == n_new)

@@ -1,42 +1,42 @@
 """
 Trains a GPT:  python train.py config/rope.py --max_iters=500
 
-Settings come from config files and --key=value flags (see below), the defaults being the baseline experiment. The run's
+Settings come from config files and --key=value flags (see below); the defaults are the baseline experiment. The run's
 folder holds latest.pt, best.pt and metrics.jsonl. Called again, a finished run says so and an unfinished one goes on.
 On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.py
 """
 
 import dataclasses
-import itertools
-import json
 import math
-import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import config
 import data
-import run
 from model import GPT, SCHEMES, GPTConfig
+from run import checkpoint as checkpoints
+from run.checkpoint import CALL_FIELDS, Checkpoint
+from run.device import DTYPES, autocast, matmul_peak, pick_device, pick_dtype
+from run.tracking import WANDB_MODES, RunLog, Wandb, format_seconds, progress_bar, stamp
+from run.world import World
 
 VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
 
 
 @dataclass(frozen=True)
 class TrainConfig(GPTConfig):
-    # the model's, at the baseline's size
+    # the model, at the baseline's size
     block_size: int = 128
     vocab_size: int = 0  # 0: the tokenizer's
     n_layer: int = 4
     n_head: int = 4
     n_embd: int = 128
-    bias: bool = False  # biases in Linear and LayerNorm; without them a bit better and faster
+    bias: bool = False  # biases in Linear and LayerNorm; a bit better and faster without
+    init_from: str = ""  # begin with the weights of a run, nanoGPT's ckpt.pt, or a GPT-2 (gpt2), under this scheme
     # data
     dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
     batch_size: int = 32  # windows per micro-step
@@ -51,8 +51,7 @@ class TrainConfig(GPTConfig):
     beta2: float = 0.99
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
     seed: int = 1337  # of weights, batches and dropout
-    # this call
-    init_from: str = ""  # to begin with, under this scheme and settings: a run, nanoGPT's ckpt.pt, or a GPT-2 (gpt2)
+    # this call: run.checkpoint.CALL_FIELDS names these, which do not belong to the experiment
     out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
     resume: bool = False  # go on with the run in out_dir, also under other settings, such as a larger max_iters
     overwrite: bool = False  # begin anew in an out_dir that holds a run
@@ -67,47 +66,41 @@ class TrainConfig(GPTConfig):
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):
-        args = model_args(self, max(1, self.vocab_size))  # checks the model's fields, and the scheme its own:
-        SCHEMES[self.pos_scheme](GPTConfig(**args))
-        config.at_least(
-            1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
-        )
-        config.at_least(
-            0, self, "learning_rate", "min_lr", "warmup_iters", "weight_decay", "grad_clip", "seed", "vocab_size"
-        )
-        config.one_of(run.DTYPES, self, "dtype")
-        config.one_of(run.WANDB_MODES, self, "wandb_mode")
+        self.model_config(self.vocab_size or 1)  # checks the model's fields
+        at_least, rates = config.at_least, ("learning_rate", "min_lr", "weight_decay", "grad_clip")
+        at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
+        at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size")
+        config.one_of(DTYPES, self, "dtype")
+        config.one_of(WANDB_MODES, self, "wandb_mode")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         if "0" in self.window_pattern and not self.window:
-            raise ValueError(
-                f"window_pattern={self.window_pattern} does nothing without a window: give --window=TOKENS"
-            )
+            raise ValueError(f"window_pattern={self.window_pattern} does nothing without a window: give --window=N")
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
 
-
-# Settings of a call, not of an experiment: a run may go on under other ones.
-CALL_FIELDS = [f.name for f in dataclasses.fields(TrainConfig)]
-CALL_FIELDS = CALL_FIELDS[CALL_FIELDS.index("out_dir") :]
-
-
-def experiment_of(checkpoint):
-    """What runs that differ in their seed alone have in common: the settings listed before it, of which an older run
-    may lack some."""
-    own = checkpoint["config"]
-    settings = dataclasses.asdict(TrainConfig()) | own
-    before = [(key, settings[key]) for key in itertools.takewhile("seed".__ne__, settings)]
-    return json.dumps(
-        [before, checkpoint["dataset_hash"], own.get("init_from") or "", None if own else checkpoint["path"]]
-    )
+    def model_config(self, n_vocab):
+        """The GPTConfig for a tokenizer of n_vocab ids. ValueError where vocab_size is smaller."""
+        if 0 < self.vocab_size < n_vocab:
+            hint = f": {self.init_from} goes with another" if self.init_from else "; 0 takes the tokenizer's"
+            raise ValueError(f"vocab_size={self.vocab_size} is smaller than the tokenizer's {n_vocab}{hint}")
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(GPTConfig)}
+        return GPTConfig(**fields | {"vocab_size": self.vocab_size or n_vocab})
 
 
-def model_args(cfg, vocab_size):
-    """The model's part of a TrainConfig, checked, as plain types."""
-    args = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(GPTConfig)} | {"vocab_size": vocab_size}
-    return dataclasses.asdict(GPTConfig(**args))
+# ----------------------------------------------------------------------------------------------------------
+# Parts of the loop
+
+
+def configure_optimizer(model, cfg):
+    """AdamW. Matrices and embeddings decay; biases, norms and what the scheme exempts do not."""
+    exempt = {f"pos.{name}" for name in model.pos.no_decay}
+    params = list(model.named_parameters())
+    decay = [p for name, p in params if p.dim() >= 2 and name not in exempt]
+    no_decay = [p for name, p in params if p.dim() < 2 or name in exempt]
+    groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
+    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(cfg.beta1, cfg.beta2), fused=True)
 
 
 def learning_rate(cfg, step):
@@ -119,40 +112,30 @@ def learning_rate(cfg, step):
     return low + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (cfg.learning_rate - low)
 
 
+def share_rows(cfg, world):
+    """The rows of a step, the micro-steps of each process, and the rows of a micro-step. ValueError where the rows do
+    not divide."""
+    rows = cfg.batch_size * cfg.gradient_accumulation_steps
+    micro_steps = -(-cfg.gradient_accumulation_steps // world.size)
+    micro_rows, odd = divmod(rows, world.size * micro_steps)
+    if odd:
+        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} does not divide among {world.size} processes")
+    return rows, micro_steps, micro_rows
+
+
 @torch.no_grad()
-def evaluate(model, split, starts, rows, rank=0, world=1, progress=lambda windows: None):
-    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, shared out among the ranks."""
-    c, device = model.config, next(model.parameters()).device
-    mine, total = starts[rank::world], 0.0
+def evaluate(model, split, starts, rows, world, dtype, label="validation"):
+    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, which the processes share."""
+    mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
-    for i in range(0, len(mine), rows):
-        batch = mine[i : i + rows]
-        tokens = data.windows(split.tokens, batch, c.block_size, c.vocab_size).to(device)
-        total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
-        progress(len(batch))
+    with progress_bar(label, len(mine), shown=world.is_first) as bar, autocast(world.device, dtype):
+        for i in range(0, len(mine), rows):
+            batch = mine[i : i + rows]
+            tokens = split.windows(batch, model.config.block_size).to(world.device)
+            total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
+            bar.update(len(batch))
     model.train()
-    return sum_over_ranks(total, world, device) / len(starts)
-
-
-def sum_over_ranks(value, world, device):
-    """The sum of every process's value, a number."""
-    if world == 1:
-        return value
-    total = torch.tensor(float(value), device=device)
-    dist.all_reduce(total)
-    return total.item()
-
-
-def matmul_peak(device, dtype, repeats=10):
-    """FLOP/s of a large matrix product: what the hardware can do at best, so that MFU means something on any of it."""
-    n = 8192 if device.type == "cuda" else 1024
-    a = torch.randn(n, n, device=device, dtype=dtype)
-    best = math.inf
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        best = min(best, time.perf_counter() - begin)
-    return 2 * n**3 / best
+    return world.sum(total) / len(starts)
 
 
 def flops_per_token(model):
@@ -178,8 +161,12 @@ class Stop:
             signal.signal(s, handler)
 
 
+# ----------------------------------------------------------------------------------------------------------
+# How a run begins
+
+
 def open_folder(cfg, dataset):
-    """The checkpoint to go on from, or None for a new run. ValueError where out_dir holds something else."""
+    """The Checkpoint to go on from, or None for a new run. ValueError where out_dir holds something else."""
     folder = Path(cfg.out_dir)
     if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
         if folder.exists() and not folder.is_dir():
@@ -187,14 +174,14 @@ def open_folder(cfg, dataset):
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
         return None
-    checkpoint = run.load_checkpoint(folder, "latest")
-    old = dataclasses.asdict(TrainConfig()) | checkpoint["config"]  # which may be older than some settings
+    checkpoint = checkpoints.load(folder, "latest")
+    old = dataclasses.asdict(TrainConfig()) | checkpoint.settings  # which may be older than some settings
     new = dataclasses.asdict(cfg)
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
-    if checkpoint["dataset_hash"] != dataset.hash and "dataset" not in changed:
+    if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
     model_fields = {f.name for f in dataclasses.fields(GPTConfig)}
-    fixed = [k for k in changed if k in model_fields or k == "the prepared text"]
+    fixed = [k for k in changed if k in model_fields or k in ("init_from", "the prepared text")]
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
@@ -207,11 +194,12 @@ def open_folder(cfg, dataset):
 
 
 def begin_from(path, model, dataset):
-    """Loads what fits of another run's checkpoint into the model: the backbone whole, the scheme's own parameters where
-    they are of the same kind, a table of another length as far as both reach. Returns what to tell of it."""
-    checkpoint = run.load_checkpoint(path)
-    run.load_tokenizer(checkpoint, dataset.tokenizer, f"dataset {dataset.name!r}")
-    source, lines = checkpoint["model"], [f"begun from {checkpoint['path']}, step {checkpoint['step']}"]
+    """Loads what fits from another run's checkpoint into the model: the whole backbone, the scheme's own parameters
+    where they are of the same kind, and of a table of another length the rows that both have. Returns lines for the
+    log."""
+    checkpoint = checkpoints.load(path)
+    checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
+    source, lines = checkpoint.weights, [f"begun from {checkpoint.path}, step {checkpoint.step}"]
     for name, own in model.state_dict().items():
         theirs = source.get(name)
         if theirs is None and name.startswith("pos."):
@@ -227,196 +215,179 @@ def begin_from(path, model, dataset):
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
     if left := sorted(source.keys() - model.state_dict().keys()):
         if other := [k for k in left if not k.startswith("pos.")]:
-            raise ValueError(f"init_from={path} has weights that this model has not, such as {other[0]}")
+            raise ValueError(f"init_from={path} has weights that this model does not have, such as {other[0]}")
         lines.append(f"{', '.join(left)} left behind")
     return lines
 
 
-def train(cfg):
-    """Trains as cfg says; returns the best validation loss in nats per token. Everything a user can get wrong raises
-    ValueError before anything is written."""
-    # What is trained, and on what
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    on_gpus = world > 1 and cfg.device in ("auto", "cuda") and torch.cuda.is_available()
-    device = run.pick_device(f"cuda:{os.environ['LOCAL_RANK']}" if on_gpus else cfg.device)
-    dtype = run.pick_dtype(cfg.dtype, device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        if rank > 0:
-            dist.barrier()  # until the first has prepared the data, where it is missing
-    dataset = data.load(cfg.dataset)
-    if world > 1 and rank == 0:
-        dist.barrier()
-    n_vocab = dataset.tokenizer.n_vocab
-    if 0 < cfg.vocab_size < n_vocab:
-        raise ValueError(
-            f"vocab_size={cfg.vocab_size} is smaller than the tokenizer's {n_vocab}"
-            + (f": {cfg.init_from} goes with another" if cfg.init_from else "; 0 takes the tokenizer's")
-        )
-    args = model_args(cfg, cfg.vocab_size or n_vocab)
-    rows = cfg.batch_size * cfg.gradient_accumulation_steps  # of a step: they go to ranks, then to micro-steps
-    micro_steps = -(-cfg.gradient_accumulation_steps // world)
-    micro_rows, odd = divmod(rows, world * micro_steps)
-    if odd:
-        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} rows do not divide among {world} processes")
-    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed, n_vocab)
-    val_starts = data.val_windows(dataset.val, cfg.block_size, VAL_TOKENS)
-    model = GPT(GPTConfig(**args), seed=cfg.seed).to(device)
-    optimizer = model.configure_optimizer(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2))
+def opening_lines(cfg, model, dataset, world, dtype, peak, rows, begun):
+    """What the log says before the first step. begun: lines about how the run begins."""
+    n_params = sum(p.numel() for p in model.parameters())
+    lines = [
+        f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, {rows} windows of {cfg.block_size} tokens a step",
+        f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, vocabulary {dataset.tokenizer.n_vocab:,}",
+        f"{world.size} × {world.device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
+        *begun,
+    ]
+    if cfg.warmup_iters >= cfg.max_iters:
+        lines.append(f"note: warmup_iters={cfg.warmup_iters} is not over by step {cfg.max_iters}")
+    return lines
 
-    # Its folder: empty, or holding this very run
+
+def open_log(cfg, world, segment, step):
+    """The log of a run that begins after `step`, in a folder without what a former run left. The first process alone
+    has one that speaks and writes."""
+    if not world.is_first:
+        return RunLog()
+    folder = Path(cfg.out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    if segment == 0:
+        for name in ("latest.pt", "best.pt", "metrics.jsonl"):
+            (folder / name).unlink(missing_ok=True)
+    group = cfg.wandb_group or Path(cfg.dataset).name
+    id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # no id is ever used twice
+    axes = {"train": "step", "val": "step"}
+    tracker = Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", dataclasses.asdict(cfg), axes)
+    return RunLog(folder, step, tracker)
+
+
+def closing_lines(cfg, step, first_step, seconds, best_val_loss):
+    """What the log says after the last step."""
+    folder = Path(cfg.out_dir)
+    if step < cfg.max_iters:
+        return [f"stopped and saved at step {step}. Go on with:\n  python train.py --resume --out_dir={folder}"]
+    return [
+        f"{step - first_step} steps in {format_seconds(seconds)}, best validation loss {best_val_loss:.4f}: "
+        f"{folder}/best.pt",
+        f"sample    python sample.py --out_dir={folder}\nevaluate  python eval_length.py {folder}",
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------
+
+
+def train(cfg):
+    """Trains as cfg says. Returns the best validation loss in nats per token. Everything a user can get wrong raises
+    ValueError before anything is written."""
+    # this process's device, and the text
+    world = World.join(cfg.device)
+    device, dtype = world.device, pick_dtype(cfg.dtype, world.device)
+    dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
+
+    # the model and its optimizer, the same in every process
+    model_config = cfg.model_config(dataset.tokenizer.n_vocab)
+    model = GPT(model_config, seed=cfg.seed).to(device)
+    optimizer = configure_optimizer(model, cfg)
+
+    # the batches, and the fixed part of the validation text
+    rows, micro_steps, micro_rows = share_rows(cfg, world)
+    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
+    val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
+
+    # go on with the run in out_dir, or begin a new one
     folder, checkpoint = Path(cfg.out_dir), open_folder(cfg, dataset)
-    step, best_val_loss, segment = 0, math.inf, 0
-    begun = begin_from(cfg.init_from, model, dataset) if cfg.init_from and checkpoint is None else []
+    step, best_val_loss, segment, begun = 0, math.inf, 0, []
     if checkpoint is not None:
-        step, best_val_loss, segment = checkpoint["step"], checkpoint["best_val_loss"], checkpoint["segment"] + 1
+        step, best_val_loss, segment = checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1
         if step >= cfg.max_iters:
-            if rank == 0:
+            if world.is_first:
                 print(f"{folder} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
             return best_val_loss
-        model.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-    del checkpoint
+        model.load_state_dict(checkpoint.weights)
+        optimizer.load_state_dict(checkpoint.optimizer)
+        begun = [f"going on after step {step}"]
+    elif cfg.init_from:
+        begun = begin_from(cfg.init_from, model, dataset)
+    del checkpoint  # its memory
 
+    # compile the model, and let several processes average their gradients
     torch.backends.cuda.matmul.allow_tf32 = True
-    step_model = model
-    if cfg.compile if cfg.compile is not None else device.type == "cuda":
-        step_model = torch.compile(step_model)
-    if world > 1:
-        step_model = DistributedDataParallel(step_model, device_ids=[device.index] if device.type == "cuda" else None)
+    compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
+    step_model = world.wrap(torch.compile(model) if compiled else model)
+
+    # open the log
     peak = matmul_peak(device, dtype)
-    tracker = None
-    if rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        if segment == 0:
-            for name in ("latest.pt", "best.pt", "metrics.jsonl"):
-                (folder / name).unlink(missing_ok=True)
-        run.keep_metrics_until(folder, step)
-        tracker = run.Wandb(
-            cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name,
-            f"{folder.name}-{run.stamp()}" + (f"-r{segment}" if segment else ""),  # no id is ever used twice
-            "train", dataclasses.asdict(cfg), {"train": "step", "val": "step"},
-        )  # fmt: skip
-        n_params = sum(p.numel() for p in model.parameters())
-        print(
-            f"{folder}: {cfg.pos_scheme}, {n_params:,} parameters, {rows} windows of {cfg.block_size} tokens a step\n"
-            f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, {n_vocab:,} in the vocabulary\n"
-            f"{world} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product"
-            + (f"\ngoing on after step {step}" if segment else "")
-            + "".join(f"\n{line}" for line in begun)
-            + (
-                f"\nnote: warmup_iters={cfg.warmup_iters} is not over by step {cfg.max_iters}"
-                if cfg.warmup_iters >= cfg.max_iters
-                else ""
-            ),
-            flush=True,
-        )
+    log = open_log(cfg, world, segment, step)
+    log.say(opening_lines(cfg, model, dataset, world, dtype, peak, rows, begun))
 
-    def fetch(micro_step):
-        first = (rank * micro_steps + micro_step) * micro_rows
-        pair = batches(step, first, first + micro_rows)
-        if device.type == "cuda":  # pinned memory is copied while the GPU computes
-            return (t.pin_memory().to(device, non_blocking=True) for t in pair)
-        return (t.to(device) for t in pair)
+    def save(step, best_val_loss, is_best):
+        settings = dataclasses.asdict(cfg)
+        experiment = checkpoints.experiment_of(settings, model_config, dataset.hash)
+        Checkpoint(
+            weights=model.state_dict(), config=model_config, step=step, optimizer=optimizer.state_dict(),
+            settings=settings, experiment=experiment, best_val_loss=best_val_loss,
+            tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
+        ).save(folder, is_best)  # fmt: skip
 
-    def validate():
-        progress = run.Progress("validation", -(-len(val_starts) // world)) if rank == 0 else lambda windows: None
-        with run.autocast(device, dtype):
-            loss = evaluate(model, dataset.val, val_starts, micro_rows, rank, world, progress)
-        if rank == 0:
-            progress.close()
-        return loss
-
-    def log(row, text):
-        if rank == 0:
-            with open(folder / "metrics.jsonl", "a") as f:
-                f.write(json.dumps({"step": step} | row) + "\n")
-            tracker.log({"step": step} | row)
-            print(f"step {step}/{cfg.max_iters} | {text}", flush=True)
-
-    def save(is_best):
-        if rank == 0:
-            state = {
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "model_args": args,
-                "config": dataclasses.asdict(cfg),
-                "step": step,
-                "best_val_loss": best_val_loss,
-                "tokenizer": dataset.tokenizer.spec | {"hash": data.spec_hash(dataset.tokenizer.spec)},
-                "dataset_hash": dataset.hash,
-                "segment": segment,  # how often the run was resumed
-            }
-            run.save_checkpoint(folder, state, is_best)
-
-    # The loop
-    stop, begin, first_step = Stop(), time.perf_counter(), step
+    # the loss before the first step
+    stop, stopping, first_step, begin = Stop(), False, step, time.perf_counter()
     if step == 0:
-        val_loss = validate()
-        log({"val/loss": val_loss}, f"val {val_loss:.4f}")
+        val_loss = evaluate(model, dataset.val, val_starts, micro_rows, world, dtype)
+        log(step, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
+
     loss_sum, logged_step, logged_at = torch.zeros((), device=device), step, time.perf_counter()
-    stopping = False
     while step < cfg.max_iters and not stopping:
+        # set the learning rate of this step
         lr = learning_rate(cfg, step)
         for group in optimizer.param_groups:
             group["lr"] = lr
+
+        # forward and backward, micro-step by micro-step
         for micro_step in range(micro_steps):
-            x, y = fetch(micro_step)
+            first = (world.rank * micro_steps + micro_step) * micro_rows
+            x, y = world.place(batches(step, first, first + micro_rows))
             if cfg.dropout:  # seeded from where we are, so that a resumed run draws the same masks
-                torch.manual_seed(hash((cfg.seed, step, micro_step, rank)))
-            if world > 1:  # gradients are exchanged once a step
+                torch.manual_seed(hash((cfg.seed, step, micro_step, world.rank)))
+            if world.size > 1:  # gradients are exchanged once a step
                 step_model.require_backward_grad_sync = micro_step == micro_steps - 1
-            with run.autocast(device, dtype):
+            with autocast(device, dtype):
                 loss = step_model(x, y)[1] / micro_steps
             loss.backward()
             loss_sum += loss.detach()
+
+        # clip the gradient and update the weights
         grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
 
+        # stop after the same step in every process
         evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
         logging = evaluating or step % cfg.log_interval == 0
-        if world == 1 or logging:  # all processes stop after the same step
-            stopping = sum_over_ranks(stop.asked, world, device) > 0
+        if world.size == 1 or logging:
+            stopping = world.sum(stop.asked) > 0
+
+        # log losses and speed; to log one more metric, add it to this row
         if logging or stopping:
-            train_loss = sum_over_ranks(loss_sum.item(), world, device) / (step - logged_step) / world
+            train_loss = world.sum(loss_sum.item()) / (step - logged_step) / world.size
             tokens_per_s = (step - logged_step) * rows * cfg.block_size / (time.perf_counter() - logged_at)
-            mfu = tokens_per_s * flops_per_token(model) / (world * peak)
+            mfu = tokens_per_s * flops_per_token(model) / (world.size * peak)
             row = {"train/loss": train_loss, "train/lr": lr, "train/grad_norm": grad_norm.item(),
                    "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
-                row["val/loss"] = validate()
+                row["val/loss"] = evaluate(model, dataset.val, val_starts, micro_rows, world, dtype)
                 peak = max(peak, matmul_peak(device, dtype, 2))  # another process may have had the machine at the start
             if not math.isfinite(train_loss + row.get("val/loss", 0.0)):
-                raise ValueError(
-                    f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint stays"
-                )
+                raise ValueError(f"the loss is not finite at step {step}: lower --learning_rate; the last save stays")
             left = (time.perf_counter() - begin) / (step - first_step) * (cfg.max_iters - step)
             val = f" | val {row['val/loss']:.4f}" if evaluating else ""
-            log(row, f"train {train_loss:.4f}{val} | lr {lr:.1e} | {tokens_per_s / 1e3:.1f}k tok/s | {mfu:.0%} MFU | "
-                f"{run.format_seconds(left)} left")  # fmt: skip
+            log(step, row, f"step {step}/{cfg.max_iters} | train {train_loss:.4f}{val} | lr {lr:.1e} | "
+                f"{tokens_per_s / 1e3:.1f}k tok/s | {mfu:.0%} MFU | {format_seconds(left)} left")  # fmt: skip
             loss_sum.zero_()
             logged_step, logged_at = step, time.perf_counter()
+
+        # save after every evaluation, and before stopping
         if evaluating or stopping:
             is_best = evaluating and row["val/loss"] < best_val_loss
             best_val_loss = row["val/loss"] if is_best else best_val_loss
-            save(is_best)
-    stop.restore()
+            if world.is_first:
+                save(step, best_val_loss, is_best)
 
-    if rank == 0:
-        tracker.summary({"val/best_loss": best_val_loss})
-        took = run.format_seconds(time.perf_counter() - begin)
-        if step < cfg.max_iters:
-            print(f"stopped and saved at step {step}. Go on with:\n  python train.py --resume --out_dir={folder}")
-        else:
-            print(f"{step - first_step} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt")
-            print(f"sample    python sample.py --out_dir={folder}\nevaluate  python eval_length.py {folder}")
-        print("\n".join(tracker.finish()))
-    if world > 1:
-        dist.barrier()
+    # say where everything is
+    stop.restore()
+    log.say(closing_lines(cfg, step, first_step, time.perf_counter() - begin, best_val_loss))
+    log.close({"val/best_loss": best_val_loss})
+    world.barrier()
     if step < cfg.max_iters:
         raise KeyboardInterrupt
     return best_val_loss
@@ -424,30 +395,28 @@ def train(cfg):
 
 def eval_only(cfg):
     """Prints the best checkpoint's loss over all of the validation text."""
-    checkpoint = run.load_checkpoint(cfg.out_dir)
+    checkpoint = checkpoints.load(cfg.out_dir)
     dataset = data.load(cfg.dataset)
-    run.load_tokenizer(checkpoint, dataset.tokenizer, f"dataset {cfg.dataset!r}")
-    device = run.pick_device(cfg.device)
-    model = run.load_model(checkpoint, device)
-    starts = data.val_windows(dataset.val, model.config.block_size)
-    progress = run.Progress(checkpoint["path"], len(starts))
-    with run.autocast(device, run.pick_dtype(cfg.dtype, device)):
-        loss = evaluate(model, dataset.val, starts, cfg.batch_size, progress=progress)
-    progress.close()
+    checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
+    world = World(pick_device(cfg.device))
+    model = checkpoint.model(world.device)
+    starts = dataset.val.val_starts(model.config.block_size)
+    dtype = pick_dtype(cfg.dtype, world.device)
+    loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, dtype, checkpoint.path)
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
     print(
-        f"{checkpoint['path']}, step {checkpoint['step']}: {loss:.4f} nats per token, {bits:.4f} bits per byte, "
+        f"{checkpoint.path}, step {checkpoint.step}: {loss:.4f} nats per token, {bits:.4f} bits per byte, "
         f"over all of the validation text ({len(starts):,} windows of {model.config.block_size} tokens)"
     )
     return loss
 
 
-def model_of(path, values):
+def settings_from(path, values):
     """What a run that begins from another takes over from it, where `values` do not say otherwise: the model's size,
     the text, and the length that a scheme was trained at before it is stretched."""
-    checkpoint = run.load_checkpoint(path)
-    args = checkpoint["model_args"] | {"dataset": run.dataset_of(checkpoint, values.get("dataset"))}
+    checkpoint = checkpoints.load(path)
+    args = dataclasses.asdict(checkpoint.config) | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
     options = SCHEMES[args["pos_scheme"]].options
     if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
         return {k: v for k, v in args.items() if k not in options}
@@ -461,19 +430,18 @@ def main(argv):
     if not values.get("out_dir"):
         stem = "-".join(Path(f).stem for f in files)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
-    if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for what this call sets
-        checkpoint = run.load_checkpoint(values["out_dir"], "latest")
-        saved = checkpoint["config"] | {"dataset": run.dataset_of(checkpoint, values.get("dataset"))}
+    if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for those of this call
+        checkpoint = checkpoints.load(values["out_dir"], "latest")
+        saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
         values = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")} | values
         del checkpoint
     elif values.get("init_from"):
-        values = model_of(values["init_from"], values) | values
+        values = settings_from(values["init_from"], values) | values
     cfg = TrainConfig(**values)
     try:
         (eval_only if cfg.eval_only else train)(cfg)
     finally:
-        if dist.is_initialized():  # after `train` has let go of DDP, whose threads must end first
-            dist.destroy_process_group()
+        World.leave()  # after `train` has let go of DDP, whose threads must end first
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Looks answers up (data/recall_char), for eval_length.py --recall: python train.py config/recall.py config/alibi.py
+"""Looks answers up (data/recall_char), for --protocol=recall: python train.py config/recall.py config/alibi.py
 
 Best validation loss 0.81 nats in 1000 steps, three to four minutes on one core of an AMD EPYC (2 layers, 64 channels).
 """

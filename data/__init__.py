@@ -17,7 +17,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
-HASHED_BELOW = 100e6  # bytes; larger files are checked by their size alone
+HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
 
@@ -29,7 +29,7 @@ def file_hash(path):
 
 # ----------------------------------------------------------------------------------------------------------
 # Tokenizers. Each has n_vocab, eot (the id between documents, or None), encode, decode_bytes, and spec: plain
-# types from which tokenizer_from rebuilds it, kept in meta.json and in every checkpoint.
+# types from which tokenizer_from rebuilds it. The spec is kept in meta.json and in every checkpoint.
 
 
 class CharTokenizer:
@@ -73,7 +73,7 @@ class BPETokenizer:
         return self.encoding.encode(text, allowed_special={END_OF_TEXT})
 
     def encode_plain(self, text):
-        """Without special tokens: a document that contains their names is only text."""
+        """Without special tokens: in a document their names are only text."""
         return self.encoding.encode_ordinary(text)
 
     def decode_bytes(self, ids):
@@ -81,7 +81,7 @@ class BPETokenizer:
 
 
 def tokenizer_from(spec):
-    """The tokenizer that `spec` describes. ValueError where it cannot be had."""
+    """The tokenizer that `spec` describes. ValueError if there is none, or if it cannot be downloaded."""
     kind = spec.get("kind")
     if kind == "char":
         return CharTokenizer(spec["chars"])
@@ -115,8 +115,30 @@ def spec_hash(spec):
 
 @dataclass(frozen=True)
 class Split:
+    """One part of a prepared text, for training or for validation."""
+
     tokens: np.ndarray  # token ids, mapped from disk
     docs: np.ndarray  # (documents,) int64: where each document begins
+    n_vocab: int  # every id is below it
+
+    def windows(self, starts, length):
+        """The tokens of windows of `length` predictions at `starts`: (len(starts), length + 1) int64. The inputs are
+        all but the last, the targets all but the first."""
+        rows = self.tokens[starts[:, None] + np.arange(length + 1)]
+        check_ids(rows, self.n_vocab, "the text")  # loading does not look at every id of a large file
+        return torch.from_numpy(rows.astype(np.int64))
+
+    def val_starts(self, length, max_tokens=None):
+        """Where validation windows of `length` predictions begin: side by side over all of the text, or evenly spread
+        up to max_tokens. ValueError where the text is too short."""
+        n = (len(self.tokens) - 1) // length
+        if n < 1:
+            raise ValueError(
+                f"the validation text has {len(self.tokens):,} tokens, too few for block_size={length}: "
+                f"at least {length + 1:,} are needed"
+            )
+        keep = n if max_tokens is None else min(n, max(1, max_tokens // length))
+        return length * (np.arange(keep) * n // keep)
 
 
 @dataclass(frozen=True)
@@ -126,7 +148,12 @@ class Dataset:
     val: Split
     tokenizer: object
     meta: dict
-    hash: str  # of its tokens, split and tokenizer, wherever they were prepared
+    hash: str  # of its tokens, split and tokenizer: the same wherever the text was prepared
+
+    @property
+    def label(self):
+        """How messages name it."""
+        return f"dataset {self.name!r}"
 
 
 def folder_of(name):
@@ -135,7 +162,7 @@ def folder_of(name):
 
 
 def load(name):
-    """The prepared dataset `name`. ValueError if it is missing or if its files are not those of its meta.json."""
+    """The prepared dataset `name`. ValueError if it is missing or if its files do not match its meta.json."""
     folder = folder_of(name)
     meta_path = folder / "meta.json"
     if not meta_path.is_file():
@@ -163,7 +190,7 @@ def _how_to_prepare(folder):
     return (
         f"there is no {folder / 'meta.json'}. Prepared are: {', '.join(prepared) or 'none'}. For your own text: "
         f"python data/folder/prepare.py PATH --name={folder.name}; "
-        f"for that of the Hugging Face hub, as openwebtext: python data/huggingface/prepare.py"
+        f"for text from the Hugging Face hub, such as openwebtext: python data/huggingface/prepare.py"
     )
 
 
@@ -173,7 +200,7 @@ def load_split(folder, split, meta):
     docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
     if tokens.nbytes < HASHED_BELOW:
         check_ids(tokens, meta["vocab_size"], folder / f"{split}.bin")
-    return Split(tokens, docs)
+    return Split(tokens, docs, meta["vocab_size"])
 
 
 def _open(path, dtype, count, sha256):
@@ -183,7 +210,7 @@ def _open(path, dtype, count, sha256):
     if size != expected:
         raise ValueError(f"{path} has {size} bytes, its meta.json says {expected}: prepare the dataset again")
     if size < HASHED_BELOW and file_hash(path) != sha256:
-        raise ValueError(f"{path} is not the file that its meta.json describes (sha256): prepare the dataset again")
+        raise ValueError(f"{path} does not match the sha256 in its meta.json: prepare the dataset again")
     return np.memmap(path, dtype=dtype, mode="r") if size else np.empty(0, dtype)
 
 
@@ -196,33 +223,26 @@ def check_ids(tokens, n_vocab, where):
 # Batches
 
 
-def windows(tokens, starts, length, n_vocab):
-    """The inputs and targets of windows of `length` tokens: (len(starts), length + 1) int64."""
-    rows = tokens[starts[:, None] + np.arange(length + 1)]
-    check_ids(rows, n_vocab, "the text")  # loading has not looked at each id of a large file
-    return torch.from_numpy(rows.astype(np.int64))
-
-
 class Batches:
-    """Rows of block_size + 1 tokens, `rows_per_step` a step. Row r of step n depends on (seed, n, r) alone: no state
-    has to be saved, and any split of the rows over micro-steps and processes sees the same data. An epoch visits
-    every window once, in shuffled order, from a random offset."""
+    """Rows of block_size tokens and their targets, `rows_per_step` a step. Row r of step n depends on (seed, n, r)
+    alone: no state has to be saved, and any division of the rows over micro-steps and processes gives the same data.
+    An epoch visits every window once, in shuffled order, from a random offset."""
 
-    def __init__(self, split, block_size, rows_per_step, seed, n_vocab):
-        self.tokens, self.block_size, self.rows_per_step, self.seed = split.tokens, block_size, rows_per_step, seed
-        self.n_vocab = n_vocab
-        self.n_windows = (len(self.tokens) - block_size) // block_size
+    def __init__(self, split, block_size, rows_per_step, seed):
+        self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
+        n_tokens = len(split.tokens)
+        self.n_windows = (n_tokens - block_size) // block_size
         if self.n_windows < 1:
             raise ValueError(
-                f"the training text has {len(self.tokens):,} tokens, too few for block_size={block_size}: "
+                f"the training text has {n_tokens:,} tokens, too few for block_size={block_size}: "
                 f"at least {2 * block_size:,} are needed"
             )
-        self.epoch, self.order = None, None  # of the last epoch asked for: only a cache
+        self.epoch, self.order = None, None  # a cache of the last epoch that was asked for
 
     def __call__(self, step, first, last):
         """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
         starts = [self._start(step * self.rows_per_step + r) for r in range(first, last)]
-        rows = windows(self.tokens, np.array(starts), self.block_size, self.n_vocab)
+        rows = self.split.windows(np.array(starts), self.block_size)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def _start(self, row):
@@ -232,16 +252,3 @@ class Batches:
             self.offset, self.order = rng.integers(self.block_size), rng.permutation(self.n_windows)
             self.epoch = epoch
         return self.offset + self.block_size * self.order[i]
-
-
-def val_windows(split, block_size, max_tokens=None):
-    """Starts of the validation windows: side by side over all of the text, or evenly spread up to max_tokens."""
-    n = (len(split.tokens) - 1) // block_size
-    if n < 1:
-        raise ValueError(
-            f"the validation text has {len(split.tokens):,} tokens, too few for block_size={block_size}: "
-            f"at least {block_size + 1:,} are needed"
-        )
-    starts = np.arange(n) * block_size
-    keep = n if max_tokens is None else min(n, max(1, max_tokens // block_size))
-    return starts[np.arange(keep) * n // keep]

@@ -15,10 +15,10 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 import data
@@ -104,22 +104,16 @@ def split_documents(files, root, val_share=0.1):
     if len(files) < 10:
         lengths = [sum(map(len, read_pieces(p))) for p in files]
         cuts = [int(n * (1 - val_share)) for n in lengths]
-        return {
-            "train": [(p, 0, c) for p, c in zip(files, cuts, strict=True) if c],
-            "val": [(p, c, n) for p, c, n in zip(files, cuts, lengths, strict=True) if c < n],
-        }
+        train = [(p, 0, c) for p, c in zip(files, cuts, strict=True) if c]
+        return {"train": train, "val": [(p, c, n) for p, c, n in zip(files, cuts, lengths, strict=True) if c < n]}
     name = {p: os.path.relpath(p, root).replace(os.sep, "/") for p in files}
-    wanted, val = val_share * sum(p.stat().st_size for p in files), set()
-    taken = 0
+    wanted, taken, val = val_share * sum(p.stat().st_size for p in files), 0, set()
     for p in sorted(files, key=lambda p: hashlib.sha256(name[p].encode()).digest()):
         size = p.stat().st_size
         if taken < wanted and taken + size <= 2 * wanted:  # one huge file is not to be all there is
             val.add(p)
             taken += size
-    return {
-        "train": [(p, 0, None) for p in files if p not in val],
-        "val": [(p, 0, None) for p in files if p in val],
-    }
+    return {split: [(p, 0, None) for p in files if (p in val) == (split == "val")] for split in ("train", "val")}
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -130,9 +124,7 @@ def check_tokenizer(kind):
     """ValueError unless make_tokenizer knows it."""
     size = kind.removeprefix("bpe:")
     if kind not in ("char", "gpt2") and (size == kind or not size.isdecimal() or int(size) < 257):
-        raise ValueError(
-            f"--tokenizer={kind!r} must be char, gpt2 or bpe:N with N at least 257 (256 bytes and one more)"
-        )
+        raise ValueError(f"--tokenizer={kind!r} must be char, gpt2 or bpe:N with N at least 257 (256 bytes and one)")
 
 
 def make_tokenizer(kind, pieces):
@@ -322,23 +314,13 @@ def folder_main(argv):
 
 
 def download(url, sha256, path):
-    """Fetches url to path unless it is there; ValueError where there is no network or the text is another."""
+    """Fetches url to path unless it is there. ValueError where there is no network, or where the text is another."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".part")
         try:
-            with urllib.request.urlopen(url, timeout=30) as response, open(partial, "wb") as f:
-                total = int(response.headers.get("Content-Length", 0)) or None
-                with tqdm(total=total, desc=path.name, unit="B", unit_scale=True) as bar:
-                    while block := response.read(1 << 16):
-                        f.write(block)
-                        bar.update(len(block))
+            torch.hub.download_url_to_file(url, str(path))
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise ValueError(f"{url} could not be downloaded ({error}): get it yourself and give --file=PATH") from None
-        os.replace(partial, path)
     if data.file_hash(path) != sha256:
-        raise ValueError(
-            f"{path} is not the expected text (sha256 {data.file_hash(path)[:16]}…): delete it and try again"
-        )
+        raise ValueError(f"{path} is not the expected text (sha256 {sha256[:16]}…): delete it and try again")
     return path

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from hypothesis import settings  # noqa: E402
 settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
 settings.load_profile("suite")
 
-# README's example of a new scheme, as it is written there: every test of schemes holds for it, too.
+# README's example of a new scheme, as it is written there: every test of schemes runs on it, too.
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-exec(EXAMPLE, {"__name__": "readme"})
+sys.modules["readme"] = types.ModuleType("readme")
+exec(EXAMPLE, vars(sys.modules["readme"]))
 
 SHARED = ROOT.parent / "shared" / "data"
 
@@ -43,7 +45,7 @@ def shakespeare():
 
 @pytest.fixture(scope="session")
 def gpt2_bpe(tmp_path_factory):
-    """TIKTOKEN_CACHE_DIR with GPT-2's files, where they lie beside the project: copies, since tiktoken deletes bad ones."""
+    """TIKTOKEN_CACHE_DIR with copies of GPT-2's files, where they lie beside the project: tiktoken deletes bad ones."""
     names = {
         "gpt2_vocab.bpe": "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
         "gpt2_encoder.json": "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
@@ -60,7 +62,7 @@ def gpt2_bpe(tmp_path_factory):
 
 
 def write_texts(folder, n=12, words=400):
-    """n files of made-up prose, each different, with a pattern worth learning."""
+    """n files of made-up code, each different, with a pattern worth learning."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(n):
         lines = [f"def f{i}_{j}(x):\n    return x + {i * j % 10}\n" for j in range(words // 8)]
@@ -88,6 +90,26 @@ def tiny(dataset):
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def trained(dataset, tmp_path_factory):
+    """trained(scheme, name=value, …): the folder of a run of four steps under these settings, trained once. A test that
+    writes into it copies it first."""
+    made = {}
+
+    def run(scheme, **settings):
+        import train
+
+        key = scheme, *sorted(settings.items())
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("runs") / scheme
+            size = dict(n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, max_iters=4, device="cpu")
+            flags = {"dataset": dataset, "out_dir": made[key], "pos_scheme": scheme} | size | settings
+            train.main([f"--{name}={value}" for name, value in flags.items()])
+        return made[key]
+
+    return run
+
+
 @pytest.fixture
 def refused(monkeypatch, capsys):
     """refused(main, argument, …): the one line that a script says before it exits with status 2."""
@@ -99,7 +121,7 @@ def refused(monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             config.script(main)
         out, err = capsys.readouterr()
-        assert ended.value.code == 2 and err.startswith("error: ") and err.count("\n") == 1
+        assert ended.value.code == 2 and err.startswith("error: ") and err.count("\n") == 1, err
         return err
 
     return call

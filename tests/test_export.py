@@ -1,17 +1,18 @@
 import json
 import os
 import sys
-from dataclasses import asdict
 
 import pytest
 import torch
 
 import data
-import export
-import run
 from model import GPT, SCHEMES, GPTConfig
+from run import checkpoint as checkpoints
+from run.checkpoint import Checkpoint
+from run.foreign import ARCHITECTURES, import_transformers
+from tools import export
 
-transformers = run.import_transformers()
+transformers = import_transformers()
 TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
 
 
@@ -25,12 +26,8 @@ def write_run(folder, tokenizer=None, **settings):
         for name, p in model.named_parameters():
             p.copy_(0.2 * torch.randn(p.shape, generator=generator) + ("ln_" in name and p.dim() == 1 and "bias" not in name))  # fmt: skip
     folder.mkdir()
-    checkpoint = {
-        "model": model.state_dict(), "optimizer": {}, "model_args": asdict(model.config), "config": {"dataset": "tiny"},
-        "step": 1, "best_val_loss": 1.0, "dataset_hash": "", "segment": 0,
-        "tokenizer": tokenizer.spec | {"hash": data.spec_hash(tokenizer.spec)},
-    }  # fmt: skip
-    run.save_checkpoint(folder, checkpoint, is_best=True)
+    known = dict(settings={"dataset": "tiny"}, best_val_loss=1.0, dataset_hash="", tokenizer_spec=tokenizer.spec)
+    Checkpoint(model.state_dict(), model.config, 1, **known).save(folder, is_best=True)
     return model
 
 
@@ -38,7 +35,9 @@ def differences(model, folder):
     """Largest difference of logits at block_size and, where the scheme is defined there, at four times it."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     n = model.config.block_size
-    return [export.largest_difference(model, theirs, k)[0] for k in ((n,) if model.pos.max_positions else (n, 4 * n))]
+    return [
+        export.largest_difference(model, theirs, k)[0] for k in ((n,) if model.config.max_positions else (n, 4 * n))
+    ]
 
 
 EXPORTED = {
@@ -83,7 +82,7 @@ def test_an_export_has_equal_logits(name, tmp_path, capsys):
 def test_what_went_out_comes_in_again(tmp_path):
     model = write_run(tmp_path / "r")
     export.main([f"{tmp_path}/r", f"--hf_dir={tmp_path}/a"])
-    back = run.load_model(run.load_checkpoint(tmp_path / "a"), torch.device("cpu"))
+    back = checkpoints.load(tmp_path / "a").model(torch.device("cpu"))
     idx = torch.randint(20, (1, 32))
     with torch.no_grad():
         assert torch.allclose(back(idx, idx)[0], model(idx, idx)[0], atol=1e-4)
@@ -91,7 +90,7 @@ def test_what_went_out_comes_in_again(tmp_path):
     assert max(differences(model, tmp_path / "b")) <= 1e-4 and not (tmp_path / "b" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("scheme", export.ARCHITECTURES)
+@pytest.mark.parametrize("scheme", ARCHITECTURES)
 def test_generation_goes_on_as_ours_and_stops_nowhere(scheme, tmp_path):
     model = write_run(tmp_path / "r", pos_scheme=scheme)
     export.main([f"{tmp_path}/r"])
@@ -121,7 +120,7 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path, request):
 
 
 UNEXPORTED = {
-    **{s: ({"pos_scheme": s}, f"computes pos_scheme={s}: only learnable, rope, alibi") for s in SCHEMES if s not in export.ARCHITECTURES},
+    **{s: ({"pos_scheme": s}, f"computes pos_scheme={s}: only learnable, rope, alibi") for s in SCHEMES if s not in ARCHITECTURES},
     "biases": ({"pos_scheme": "alibi", "bias": True}, "MPT has no biases and the exact GELU: bias=True"),
     "tanh": ({"pos_scheme": "alibi", "gelu_tanh": True}, "gelu_tanh=True do not fit it"),
     "window": ({"pos_scheme": "rope", "window": 8}, "with a window or a pos_pattern"),
@@ -141,10 +140,10 @@ def test_bad_input_leaves_everything_as_it_is(tmp_path, refused, monkeypatch):
     write_run(tmp_path / "r")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
-    assert "there and not empty: choose another --hf_dir" in refused(
+    assert "exists and is not empty: choose another --hf_dir" in refused(
         export.main, tmp_path / "r", f"--hf_dir={tmp_path}/full"
     )
-    assert "there and not empty" in refused(export.main, tmp_path / "r", f"--hf_dir={tmp_path}/full/mine")
+    assert "exists and is not empty" in refused(export.main, tmp_path / "r", f"--hf_dir={tmp_path}/full/mine")
     assert "there is no checkpoint" in refused(export.main, tmp_path / "full")
     assert "which run? Name one" in refused(export.main)
     monkeypatch.setattr(export, "TOLERANCE", -1.0)

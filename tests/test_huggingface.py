@@ -87,47 +87,44 @@ def test_pieces_of_a_document_give_its_ids(tmp_path, monkeypatch):
     assert prepare(tmp_path, path, name="pieces", tokenizer="bpe:300").hash == whole
 
 
-def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
+def test_any_number_of_processes_and_chunks_gives_the_same_bytes(tmp_path, monkeypatch):
     write(tmp_path / "a.parquet", TEXTS[:20]), write(tmp_path / "b.parquet", TEXTS[20:])
-    for n in (1, 3):
+    for n, chunk in ((1, 100), (3, 7)):
+        monkeypatch.setattr(H, "CHUNK", chunk)
         prepare(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet", f"--num_proc={n}", name=str(n))
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
-    assert len(contents(tmp_path / "1")) == 5  # no part is left
+    assert len(contents(tmp_path / "1")) == 5  # nothing else is left
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    path = write(tmp_path / "t.parquet", [*TEXTS[:20], "x" * 5000, *TEXTS[20:]])
-    prepare(tmp_path, path, name="whole")
-    add = P.TokenWriter.add
-    with monkeypatch.context() as m, pytest.raises(ValueError, match="a process was killed.*the same command goes on"):
-        m.setattr(P.TokenWriter, "add", lambda self, ids: os._exit(9) if len(ids) == 5000 else add(self, ids))
-        prepare(tmp_path, path, "--num_proc=2")
+    path, tokenise = write(tmp_path / "t.parquet"), H.tokenise
+    prepare(tmp_path, path, name="whole", tokenizer="bpe:300")
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(H, "CHUNK", 10)
+
+    def killed(text, **kw):
+        return os._exit(9) if text == TEXTS[25] else tokenise(text, **kw)
+
+    with monkeypatch.context() as m, pytest.raises(ValueError, match="tokenising stopped .*: the same command goes on"):
+        m.setattr(H, "tokenise", killed)
+        prepare(tmp_path, path, "--num_proc=2", tokenizer="bpe:300")
     with pytest.raises(ValueError, match="is not prepared"):
         data.load(f"{tmp_path}/set")
-    kept = {p: p.stat().st_ino for p in (tmp_path / "set").glob(".parts-*/*") if p.name.isdecimal()}
-    assert 15 <= len(kept) < 31
 
-    found, join = {}, H.join_parts
-    monkeypatch.setattr(
-        H,
-        "join_parts",
-        lambda folders, *rest: found.update({p: p.stat().st_ino for p in folders}) or join(folders, *rest),
-    )
-    damaged = sorted(kept)[3]
-    (damaged / "train.bin").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match="train.bin has 0 bytes.*; this part is removed, and the same command makes it"
-    ):
-        prepare(tmp_path, path)
-    assert len(found) == 31 and found.items() >= kept.items()  # finished parts were not done again
-    prepare(tmp_path, path, "--num_proc=1")
+    def only_the_last_chunk(text, **kw):
+        assert text in TEXTS[20:]
+        return tokenise(text, **kw)
+
+    monkeypatch.setattr(H, "tokenise", only_the_last_chunk)
+    monkeypatch.setattr(P, "make_tokenizer", None)  # nor is the tokenizer made again
+    prepare(tmp_path, path, "--num_proc=1", tokenizer="bpe:300")
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
-def test_parts_of_a_text_that_changed_are_not_mixed(tmp_path, monkeypatch):
+def test_chunks_of_a_text_that_changed_are_not_mixed(tmp_path, monkeypatch):
     path = write(tmp_path / "t.jsonl")
     with monkeypatch.context() as m, pytest.raises(OSError, match="disk full"):
-        m.setattr(H, "join_parts", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+        m.setattr(P, "publish", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
         prepare(tmp_path, path)
     write(path, ["new " + text for text in TEXTS])
     os.utime(path, (1, 1))
@@ -149,17 +146,22 @@ def test_a_finished_dataset_says_so_and_another_is_not_overwritten_unasked(tmp_p
     assert prepare(tmp_path, path, "--overwrite", tokenizer="bpe:300").tokenizer.n_vocab == 300
 
 
+def load_rows(monkeypatch, splits):
+    monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)
+    return H.load_rows(["hub/name"], [], None, "text")
+
+
 def test_nanogpts_documents_are_held_out(monkeypatch):
-    rows = datasets.Dataset.from_dict({"i": range(300_000)})
-    expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["i"]
-    held = [part["i"][i] for part, held in H.cut_parts({"train": rows}) for i in held]
-    assert sorted(held) == sorted(expected) and len(held) == 150
+    rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(300_000)]})
+    expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
+    _, held = load_rows(monkeypatch, {"train": rows})
+    assert sorted(map(int, expected)) == np.flatnonzero(held).tolist() and held.sum() == 150
 
 
-def test_a_validation_split_of_its_own_is_taken():
-    rows = {s: datasets.Dataset.from_dict({"text": [s] * n}) for s, n in (("train", 200), ("validation", 7))}
-    found = [d for part in H.cut_parts(rows) for d in H.documents(*part)]
-    assert found == [("train", "train")] * 200 + [("val", "validation")] * 7
+def test_a_validation_split_of_its_own_is_taken(monkeypatch):
+    splits = {s: datasets.Dataset.from_dict({"text": [s] * n}) for s, n in (("train", 200), ("validation", 7))}
+    rows, held = load_rows(monkeypatch, splits)
+    assert rows["text"][:] == ["train"] * 200 + ["validation"] * 7 and held.tolist() == [False] * 200 + [True] * 7
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_bad_input_is_one_line_and_leaves_no_dataset(tmp_path, monkeypatch, args
         def away(*args, **kwargs):
             raise ConnectionError("the hub\n is away")
 
-        monkeypatch.setattr(datasets, "load_dataset_builder", away)
+        monkeypatch.setattr(datasets, "load_dataset", away)
     with pytest.raises(ValueError, match=message) as error:
         H.main([f"--name={tmp_path}/new", "--tokenizer=char", *(a.format(tmp=tmp_path) for a in args)])
     assert "\n" not in str(error.value)

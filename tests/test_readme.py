@@ -1,89 +1,93 @@
-"""README's commands run as they are written, with few iterations; its example of a scheme is executed."""
+"""Every command of README and docs/results.md runs as it is written, in order, with tiny models."""
 
+import importlib
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import EXAMPLE
 
-import bench
-import claims
-import config
-import eval_length
-import export
-import sample
 import train
-import visualize
 from model import SCHEMES
 
 ROOT = Path(train.__file__).parent
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.S)
-COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.strip()]
+PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/results.md")}
+COMMANDS = [
+    line
+    for page in PAGES.values()
+    for block in re.findall(r"```sh\n(.*?)```", page, re.S)
+    for line in block.splitlines()
+    if line.strip()
+]
+MODEL = "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
+SIZES = {  # what makes each script's commands quick
+    "eval_length": ["--blocks=10", "--device=cpu"],
+    "sample": ["--max_new_tokens=8", "--device=cpu"],
+    "tools.bench": [*MODEL.split(), "--rounds=1"],
+    "tools.visualize": ["--device=cpu"],
+    "tools.export": [],
+}
 
 
-def commands(script):
-    """The argument lists of every call of a script, loops unrolled to their first turn, comments dropped."""
-    found = []
-    for line in COMMANDS:
-        line = re.sub(r"for (\w+) in (\S+).*?; do", r"\1=\2;", line).split("#")[0]
-        values = dict(re.findall(r"\b(\w)=([^;\s]+);", line))
-        for name, value in values.items():
-            line = line.replace(f"${name}", value)
-        for call in re.split(r";|&&", line):
-            words = shlex.split(call)
-            if script in words:
-                found.append(words[words.index(script) + 1 :])
-    return found
+def calls(line):
+    """[(script, arguments)] of a command line, as the shell makes them in this folder: loops, globs and all."""
+    stub = 'python() { printf "%s\\n" "${*@Q}"; }; torchrun() { :; }; pip() { :; }; '
+    out = subprocess.run(["bash", "-c", stub + line], capture_output=True, text=True, check=True).stdout
+    for call in out.splitlines():
+        script, *arguments = [word for word in shlex.split(call) if word != "-m"]
+        yield script.removesuffix(".py"), arguments
 
 
 def test_the_two_commands_come_first_and_ci_runs_the_second():
     assert COMMANDS[0].endswith("pip install -r requirements.txt && python train.py config/rope.py")
     assert COMMANDS[1].endswith("pip install -r requirements-dev.txt && python -m pytest")
-    line = next(line for line in README.splitlines() if "pip install -r requirements-dev.txt" in line)
-    assert line == COMMANDS[1]  # what .ci/run finds
+    lines = PAGES["README.md"].splitlines()
+    assert next(line for line in lines if "pip install -r requirements-dev.txt" in line) == COMMANDS[1]  # as in .ci/run
 
 
-def test_nothing_is_left_to_be_filled_in():
-    assert "@@" not in README
-
-
-def test_every_train_command_runs(tiny, tmp_path, monkeypatch):
-    """In the README's order, in an empty folder, each with a model and a few steps of the tests' size."""
+def test_every_command_runs(dataset, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config").symlink_to(ROOT / "config")
-    for argv in commands("train.py"):
-        assert train.main([*argv, *tiny]) == 0, argv
+    facts = facts_dataset(tmp_path)
+    ran = set()
+    train.main(["config/rope.py", f"--dataset={dataset}", *MODEL.split()])  # the first two lines make environments
+    for line in COMMANDS[2:]:
+        for script, arguments in calls(line):
+            ran.add(script)
+            if script.startswith("data/"):
+                assert (ROOT / f"{script}.py").is_file()
+                continue
+            extra = SIZES.get(script)
+            if script == "train":
+                text = facts if "config/recall.py" in arguments else dataset
+                extra = [f"--dataset={text}", *MODEL.split()]
+                if "--resume" in arguments or any(a.startswith("--init_from") for a in arguments):
+                    extra = ["--max_iters=3", "--device=cpu"]
+            assert importlib.import_module(script).main([*arguments, *extra]) == 0, line
+    assert {"train", *SIZES} - {"tools.visualize"} <= ran
+    assert (tmp_path / "results" / "length.png").exists() and (tmp_path / "results" / "recall.png").exists()
 
 
-@pytest.mark.parametrize("module", [sample, eval_length, bench, visualize, export, claims], ids=lambda m: m.__name__)
-def test_other_commands_are_valid(module):
-    [cls] = [
-        c
-        for c in vars(module).values()
-        if isinstance(c, type) and c.__module__ == module.__name__ and "Config" in c.__name__
-    ]
-    found = commands(f"{module.__name__}.py")
-    assert found
-    for argv in found:
-        config.load(cls, argv, list_field="runs" if hasattr(cls, "runs") else None)
+def facts_dataset(folder):
+    """A small text of data/recall_char, as --dataset takes it."""
+    from data.prepare import prepare
+    from data.recall_char.prepare import document
+
+    files = [folder / f"{i}.txt" for i in range(60)]
+    for i, file in enumerate(files):
+        file.write_text(document(i))
+    prepare(f"{folder}/facts", files, "char", {}, folder)
+    return f"{folder}/facts"
 
 
-def test_prepare_scripts_exist():
-    scripts = re.findall(r"python (data/\w+/prepare\.py)", README)
-    assert scripts and all((ROOT / s).is_file() for s in scripts)
-
-
-def test_main_path_as_written(tiny, tmp_path, monkeypatch, capsys):
-    """Train, sample, evaluate: README's commands with a tiny model, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    paths = {a: f"{ROOT}/{a}" for argv in commands("train.py") for a in argv if a.startswith("config/")}
-    train.main([paths["config/rope.py"], *tiny])
-    sample.main([*commands("sample.py")[0], "--device=cpu"])
-    eval_length.main(["out/rope", "--block_tokens=1", "--blocks=5", "--device=cpu"])
-    assert (tmp_path / "results" / "length-rope.png").exists()
-    capsys.readouterr()
+def test_the_pages_are_complete_and_short():
+    for page, text in PAGES.items():
+        assert "@@" not in text and "{{" not in text
+        for path in re.findall(r"\]\((?!http)([^)#]+)", text):
+            assert ((ROOT / page).parent / path).exists(), path
+    assert len(PAGES["README.md"].splitlines()) <= 190 and len(PAGES["README.md"].encode()) <= 11_000
 
 
 def test_the_example_of_a_scheme_is_ten_lines():

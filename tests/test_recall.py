@@ -12,11 +12,13 @@ import torch
 
 import data
 import eval_length
-import recall
 import train
+from eval_length import EvalConfig
+from evaluation.recall import Recall, choose_questions, find_questions
+from evaluation.windows import Subject
 from model import GPTConfig
 
-ROOT = Path(recall.__file__).parent
+ROOT = Path(eval_length.__file__).parent
 spec = importlib.util.spec_from_file_location("recall_char", ROOT / "data" / "recall_char" / "prepare.py")
 generator = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(generator)
@@ -25,7 +27,7 @@ spec.loader.exec_module(generator)
 def dataset_of(*texts):
     tokenizer = data.CharTokenizer(set("".join(texts)))
     docs = np.cumsum([0, *map(len, texts[:-1])])
-    split = data.Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs)
+    split = data.Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs, tokenizer.n_vocab)
     return data.Dataset("x", split, split, tokenizer, {}, "")
 
 
@@ -39,7 +41,7 @@ def test_the_text_is_the_same_on_every_machine():
 def test_in_a_document_a_digit_has_one_letter_and_distances_are_log_uniform():
     texts = [generator.document(i) for i in range(120)]
     dataset = dataset_of(*texts)
-    questions = recall.find_questions(dataset.val, dataset.tokenizer)
+    questions = find_questions(dataset.val, dataset.tokenizer)
     whole = "".join(texts)
     for first, answer, distance in questions[::500]:
         mention = whole[answer - 1 : answer + 1]
@@ -47,7 +49,7 @@ def test_in_a_document_a_digit_has_one_letter_and_distances_are_log_uniform():
         assert mention not in whole[answer - 1 - distance : answer - 1]
         assert first <= answer - 3 - distance
     sparse = [t for t in texts if t.count(".") > 0.9 * len(t)]  # of the widest range
-    far = recall.find_questions(dataset_of(*sparse).val, data.CharTokenizer(set("".join(sparse))))[:, 2]
+    far = find_questions(dataset_of(*sparse).val, data.CharTokenizer(set("".join(sparse))))[:, 2]
     octaves = np.bincount(np.log2(far / 4).astype(int), minlength=9)
     assert octaves[1:6].min() > 0.8 * octaves[1:6].max() and far.max() > 1500
     for text in texts:
@@ -55,25 +57,20 @@ def test_in_a_document_a_digit_has_one_letter_and_distances_are_log_uniform():
 
 
 def test_questions_are_found_within_their_document():
-    questions = recall.find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, data.CharTokenizer(".37ab"))
+    questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, data.CharTokenizer(".37ab"))
     assert questions.tolist() == [[0, 8, 5], [0, 10, 3], [11, 19, 5]]
-    with pytest.raises(ValueError, match="does not ask for facts: --recall needs a run on recall_char"):
-        recall.find_questions(dataset_of("3a.4b").val, data.CharTokenizer(".34ab"))
+    with pytest.raises(ValueError, match="does not ask for facts: --protocol=recall needs a run on recall_char"):
+        find_questions(dataset_of("3a.4b").val, data.CharTokenizer(".34ab"))
     with pytest.raises(ValueError, match="does not ask for facts"):  # a text that only looks like it
-        recall.find_questions(dataset_of("0x41 0y 0x41").val, data.CharTokenizer(" 014xy"))
+        find_questions(dataset_of("0x41 0y 0x41").val, data.CharTokenizer(" 014xy"))
 
 
-class Remembers(torch.nn.Module):
-    """Answers rightly if and only if the last mention begins within the last `reach` characters."""
-
-    class pos:
-        max_positions = None
+class Remembers:
+    """Answers correctly if and only if the last mention begins within the last `reach` characters."""
 
     def __init__(self, dataset, reach):
-        super().__init__()
         self.tokenizer, self.reach = dataset.tokenizer, reach
         self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab)
-        self.unused = torch.nn.Linear(1, 1)
 
     def hidden(self, idx, last):
         logits = torch.zeros(len(idx), last, self.config.vocab_size)
@@ -93,8 +90,12 @@ class Remembers(torch.nn.Module):
 @pytest.mark.parametrize("reach", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
     dataset = dataset_of(*(generator.document(i) for i in range(60)))
-    questions = recall.choose_questions(dataset, 128, 1024, 30, 0)
-    rows = recall.measure(Remembers(dataset, reach), dataset.val, questions, torch.float32, "x")
+    protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="1024", blocks=30, seed=0), {128}, 10**6)
+    subject = Subject(Remembers(dataset, reach), dataset.val, torch.float32, lambda n: None)
+    found = protocol.prepare(dataset, 128)
+    for job in protocol.jobs(found, 128, None):
+        found |= protocol.measure(job, subject, found, 128)
+    rows, _ = protocol.rows(found, 128)
     assert list(rows) == [4, 8, 16, 32, 64, 128, 256, 512]
     for distance, row in rows.items():
         if 2 * distance + 2 <= reach:
@@ -107,8 +108,10 @@ def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
 def test_every_context_holds_the_fact_and_lies_in_its_document():
     dataset = dataset_of(*(generator.document(i) for i in range(60)))
     text = dataset.tokenizer.decode_bytes(dataset.val.tokens).decode()
-    for distance, (length, places) in recall.choose_questions(dataset, 128, 2048, 50, seed=0).items():
-        assert length == max(128, 2 * distance) and len(places) > 0
+    lengths = {2**i: max(128, 2 ** (i + 1)) for i in range(2, 11)}
+    for distance, places in choose_questions(dataset, lengths, 50, seed=0).items():
+        length = lengths[distance]
+        assert len(places) > 0
         documents = np.searchsorted(dataset.val.docs, places, side="right")
         assert len(set(zip(documents, dataset.val.tokens[places - 1], strict=True))) == len(places)  # no fact twice
         for answer in places:
@@ -119,7 +122,7 @@ def test_every_context_holds_the_fact_and_lies_in_its_document():
             assert document[0] == document[1]
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command(tmp_path, monkeypatch, capsys, refused):
     from data.prepare import prepare
 
     files = [tmp_path / f"{i}.txt" for i in range(60)]
@@ -133,32 +136,34 @@ def test_the_command(tmp_path, monkeypatch, capsys):
             f"--out_dir=out/{scheme}", f"--block_size={size}", "--max_iters=2", "--device=cpu",
         ])  # fmt: skip
     capsys.readouterr()
-    arguments = ["out/alibi", "out/learnable", "--recall", "--blocks=4", "--lengths=256", "--device=cpu"]
+    recall = ["--protocol=recall", "--blocks=4", "--device=cpu"]
+    arguments = ["out/alibi", "out/learnable", *recall, "--lengths=256"]
     assert eval_length.main(arguments) == 0
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
     assert list(found["alibi"]["rows"]) == ["4", "8", "16", "32", "64", "128"]
     assert found["alibi"]["rows"]["128"]["n"] == 4 and found["learnable"]["rows"]["64"] is None
-    assert "—" in out and (tmp_path / "results" / "recall.png").exists()
+    assert "64–127" in out and "—" in out and "L*" not in out and (tmp_path / "results" / "recall.png").exists()
     eval_length.main([*arguments, "--window=8"])
     assert (tmp_path / "results" / "recall-window8.json").exists()
-    eval_length.main(["out/rope", "out/alibi", "--recall", "--blocks=4", "--device=cpu"])  # of two training lengths
+    eval_length.main(arguments)
+    assert capsys.readouterr().out.count("done before") == 2
+    eval_length.main(["out/rope", "out/alibi", *recall])  # of two training lengths
     found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
     assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
-    with pytest.raises(ValueError, match="leave --protocol and --block_tokens out"):
-        eval_length.main([*arguments, "--protocol=context"])
-    with pytest.raises(ValueError, match="out/alibi/best.pt: rope_scaling is an option of pos_scheme=rope"):
-        eval_length.main(["out/rope", "out/alibi", "--recall", "--device=cpu", "--rope_scaling=yarn"])
+    line = refused(eval_length.main, "out/rope", "out/alibi", *recall, "--rope_scaling=yarn")
+    assert "out/alibi/best.pt: rope_scaling is an option of pos_scheme=rope" in line
+    stretched, measure = [], Recall.measure  # as far as each row needs, and no further
+
+    def noting(self, job, subject, *rest):
+        stretched.append((job.length, subject.model.config.rope_factor))
+        return measure(self, job, subject, *rest)
+
+    monkeypatch.setattr(Recall, "measure", noting)
+    eval_length.main(["out/rope", *recall, "--rope_scaling=yarn", "--lengths=128"])
+    assert stretched == [(32, 1), (32, 1), (32, 1), (64, 2), (128, 4)]
 
 
-def test_rope_is_stretched_as_far_as_each_row_needs(monkeypatch):
-    dataset, lengths = dataset_of(*(generator.document(i) for i in range(60))), []
-    questions = recall.choose_questions(dataset, 128, 1024, 5, 0)
-    recall.measure(Remembers(dataset, 99), dataset.val, questions, torch.float32, "x", lengths.append)
-    assert lengths == [128] * 5 + [256, 512, 1024]
-
-
-def test_a_run_on_other_text_is_refused(tiny, tmp_path):
-    train.main([*tiny, f"--out_dir={tmp_path}/r"])
-    with pytest.raises(ValueError, match="does not ask for facts"):
-        eval_length.main([f"{tmp_path}/r", "--recall", "--device=cpu", f"--results_dir={tmp_path}"])
+def test_a_run_on_other_text_is_refused(trained, tmp_path, refused):
+    argv = ["--protocol=recall", "--device=cpu", f"--results_dir={tmp_path}"]
+    assert "does not ask for facts" in refused(eval_length.main, trained("rope"), *argv)

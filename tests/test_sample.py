@@ -4,29 +4,23 @@ import pytest
 import torch
 from conftest import write_texts
 
-import run
 import sample
-import train
 from data.prepare import folder_main
 from model import GPT, SCHEMES, GPTConfig, draw
+from run import checkpoint as checkpoints
 from sample import SampleConfig
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A trained run per scheme, on a BPE whose single tokens may be parts of a character."""
+def runs(tmp_path_factory, trained):
+    """{scheme: a run on a BPE whose single tokens may be parts of a character}."""
     root = tmp_path_factory.mktemp("runs")
     write_texts(root / "texts", words=80)
     for i in range(12):
         path = root / "texts" / f"{i:02}.txt"
         path.write_text(path.read_text() + "naïve 中文 🙂 " * 20, encoding="utf-8")
     folder_main([str(root / "texts"), "--tokenizer=bpe:270", f"--name={root}/bpe"])
-    for scheme in SCHEMES:
-        train.main([
-            f"--dataset={root}/bpe", f"--pos_scheme={scheme}", f"--out_dir={root}/{scheme}", "--n_layer=1", "--n_head=2",
-            "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=4", "--vocab_size=320", "--device=cpu",
-        ])  # fmt: skip
-    return root
+    return {scheme: trained(scheme, dataset=f"{root}/bpe", vocab_size=320) for scheme in SCHEMES}
 
 
 def write(folder, **settings):
@@ -36,47 +30,38 @@ def write(folder, **settings):
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_samples_go_past_the_training_length(runs, scheme, capsys):
-    texts, printed = write(runs / scheme, start="def f", num_samples=3, max_new_tokens=40)
+    texts, printed = write(runs[scheme], start="def f", num_samples=3, max_new_tokens=40)
     assert len(texts) == 3 and len(set(texts)) == 3 and all(t.startswith("def f") for t in texts)
     assert printed == "\n---------------\n".join(texts) + "\n"
     note = capsys.readouterr().err
-    assert ("positions end at block_size=16" if scheme == "learnable" else "past the training length, 16") in note
+    assert ("positions end: past 16 tokens" if scheme == "learnable" else "past the training length, 16") in note
 
 
 def test_same_seed_same_text(runs):
-    assert write(runs / "rope", seed=3)[0] == write(runs / "rope", seed=3)[0] != write(runs / "rope", seed=4)[0]
+    assert write(runs["rope"], seed=3)[0] == write(runs["rope"], seed=3)[0] != write(runs["rope"], seed=4)[0]
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_greedy_with_cache_equals_greedy_without(runs, scheme):
-    model = run.load_model(run.load_checkpoint(runs / scheme), torch.device("cpu"))
+    model = checkpoints.load(runs[scheme]).model(torch.device("cpu"))
     idx = torch.tensor([[5, 9, 60], [7, 7, 1]])
     fast = model.generate(idx, 30, temperature=0)
-    slow, limit = idx, model.pos.max_positions or 10**9
+    slow, limit = idx, model.config.max_positions or 10**9
     with torch.no_grad():
         for _ in range(30):  # as nanoGPT: everything anew, cropped to what is defined
             slow = torch.cat((slow, model(slow[:, -limit:])[0][:, -1].argmax(-1, keepdim=True)), dim=1)
     assert torch.equal(fast, slow)
 
 
-def test_a_window_and_scaling_change_what_is_written_and_are_refused_where_they_do_not_fit(runs, capsys):
+def test_a_window_and_scaling_change_what_is_written(runs):
     plain = dict(num_samples=1, max_new_tokens=60, temperature=0.0)
-    assert write(runs / "rope", **plain)[0] == write(runs / "rope", window=1000, **plain)[0]
-    checkpoint = run.load_checkpoint(runs / "rope")
-    model = run.load_model(checkpoint, torch.device("cpu"))
-    settings = SampleConfig(rope_scaling="yarn")
-    assert run.override(model, checkpoint, settings, 64).config.rope_factor == 4.0  # as far as 64 tokens need
-    assert (
-        run.override(model, checkpoint, SampleConfig(rope_scaling="yarn", rope_factor="2"), 64).config.rope_factor
-        == 2.0
-    )
-    assert run.override(model, checkpoint, SampleConfig(rope_scaling="none"), 64).config.rope_factor == 1.0
-    with pytest.raises(ValueError, match="alibi/best.pt: rope_scaling is an option of pos_scheme=rope, not of alibi"):
-        write(runs / "alibi", rope_scaling="yarn")
+    assert write(runs["rope"], **plain)[0] == write(runs["rope"], window=1000, **plain)[0]
+    checkpoint = checkpoints.load(runs["rope"])
+    for factor, expected in (("auto", 4.0), ("2", 2.0)):  # auto: as far as 64 tokens need
+        assert checkpoint.under(SampleConfig(rope_scaling="yarn", rope_factor=factor), 64).rope_factor == expected
+    assert checkpoint.under(SampleConfig(rope_scaling="none"), 64).rope_factor == 1.0
     with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
-        write(runs / "rope", rope_factor="4")
-    with pytest.raises(ValueError, match="rope_factor='much' must be a number, or auto"):
-        SampleConfig(rope_factor="much")
+        write(runs["rope"], rope_factor="4")
 
 
 def test_ids_that_only_pad_the_vocabulary_are_never_drawn():
@@ -87,8 +72,7 @@ def test_ids_that_only_pad_the_vocabulary_are_never_drawn():
 
 
 def test_a_character_split_over_two_tokens_is_never_printed_broken(runs, monkeypatch):
-    checkpoint = run.load_checkpoint(runs / "rope")
-    tokenizer = run.load_tokenizer(checkpoint)
+    tokenizer = checkpoints.load(runs["rope"]).tokenizer()
     text = "🙂é中"
     ids = tokenizer.encode(text)
     assert len(ids) > len(text)
@@ -97,7 +81,7 @@ def test_a_character_split_over_two_tokens_is_never_printed_broken(runs, monkeyp
     seen = []
     monkeypatch.setattr(out, "flush", lambda: seen.append(out.getvalue()))
     sample.sample(
-        SampleConfig(out_dir=str(runs / "rope"), start="d", num_samples=1, max_new_tokens=len(ids), device="cpu"), out
+        SampleConfig(out_dir=str(runs["rope"]), start="d", num_samples=1, max_new_tokens=len(ids), device="cpu"), out
     )
     assert out.getvalue() == f"d{text}\n" and not any("\ufffd" in s for s in seen)
 
@@ -120,26 +104,22 @@ def test_draw_keeps_to_top_k_and_top_p():
 
 def test_prompt_from_a_file(runs, tmp_path):
     (tmp_path / "p.txt").write_text("def f1(")
-    assert write(runs / "rope", start=f"FILE:{tmp_path}/p.txt")[0][0].startswith("def f1(")
+    assert write(runs["rope"], start=f"FILE:{tmp_path}/p.txt")[0][0].startswith("def f1(")
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    "flags, message",
     [
-        (dict(start=""), "the prompt is empty"),
-        (dict(start="FILE:no_such"), "the prompt 'FILE:no_such' cannot be read"),
-        (dict(out_dir="out/no_such"), "there is no checkpoint out/no_such"),
-        (dict(num_samples=0), "num_samples=0 must be at least 1"),
-        (dict(top_p=0.0), "top_p=0.0 must lie in"),
-        (dict(temperature=-1.0), "temperature=-1.0 must be at least 0"),
+        (["--start="], "the prompt is empty"),
+        (["--start=FILE:no_such"], "the prompt 'FILE:no_such' cannot be read"),
+        (["--start=é"], "the tokenizer does not know 'é'"),
+        (["--out_dir=out/no_such"], "there is no checkpoint out/no_such"),
+        (["--num_samples=0"], "num_samples=0 must be at least 1"),
+        (["--top_p=0"], "top_p=0.0 must lie in"),
+        (["--temperature=-1"], "temperature=-1.0 must be at least 0"),
+        (["--rope_scaling=yarn"], "alibi/best.pt: rope_scaling is an option of pos_scheme=rope, not of alibi"),
+        (["--rope_factor=much"], "rope_factor='much' must be a number, or auto"),
     ],
 )
-def test_bad_input_is_named(runs, settings, message):
-    with pytest.raises(ValueError, match=message):
-        write(settings.pop("out_dir", runs / "rope"), **settings)
-
-
-def test_a_prompt_with_unknown_characters_is_refused(dataset, tiny, tmp_path):
-    train.main([*tiny, f"--out_dir={tmp_path}/r"])
-    with pytest.raises(ValueError, match="the tokenizer does not know 'é'"):
-        write(tmp_path / "r", start="é")
+def test_bad_input_is_named(trained, flags, message, refused):
+    assert message in refused(sample.main, f"--out_dir={trained('alibi')}", *flags)

@@ -1,5 +1,4 @@
 import contextlib
-import json
 import os
 import re
 import signal
@@ -11,14 +10,19 @@ import pytest
 import torch
 
 import data
-import run
 import train
 from model import GPT, SCHEMES, GPTConfig
+from run import checkpoint as checkpoints
+from run.tracking import read_metrics
 from train import TrainConfig, main
 
 
+def load(folder, which="latest"):
+    return checkpoints.load(folder, which)
+
+
 def weights(folder, which="latest"):
-    return run.load_checkpoint(folder, which)["model"]
+    return load(folder, which).weights
 
 
 def assert_same(a, b):
@@ -27,7 +31,7 @@ def assert_same(a, b):
 
 
 def metrics(folder, key):
-    return [row[key] for row in run.read_metrics(Path(folder)) if key in row]
+    return [row[key] for row in read_metrics(Path(folder)) if key in row]
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
@@ -75,14 +79,14 @@ def test_resumed_equals_uninterrupted_bit_for_bit(tiny, tmp_path, monkeypatch, d
         main([*flags, f"--out_dir={tmp_path}/parts"])
     out = capsys.readouterr().out
     assert f"stopped and saved at step 5. Go on with:\n  python train.py --resume --out_dir={tmp_path}/parts" in out
-    assert run.load_checkpoint(tmp_path / "parts", "latest")["step"] == 5
+    assert load(tmp_path / "parts").step == 5
     main(["--resume", f"--out_dir={tmp_path}/parts", "--device=cpu"])
     assert calls == list(range(8))
     assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     for key in ("step", "val/loss", "train/loss", "train/grad_norm"):
         assert metrics(tmp_path / "whole", key) == metrics(tmp_path / "parts", key)
-    a, b = (run.load_checkpoint(tmp_path / n, "latest") for n in ("whole", "parts"))
-    assert a["best_val_loss"] == b["best_val_loss"] == min(metrics(tmp_path / "whole", "val/loss")[1:])
+    a, b = (load(tmp_path / n) for n in ("whole", "parts"))
+    assert a.best_val_loss == b.best_val_loss == min(metrics(tmp_path / "whole", "val/loss")[1:])
 
 
 def test_micro_steps_give_the_gradients_of_one_step(tiny, tmp_path):
@@ -134,7 +138,7 @@ def test_a_finished_run_says_so_and_another_is_never_overwritten(tiny, tmp_path,
         main([*flags, "--pos_scheme=rope", "--resume"])
     assert (tmp_path / "r" / "latest.pt").read_bytes() == before
     main([*flags, "--pos_scheme=rope", "--overwrite"])
-    assert run.load_checkpoint(tmp_path / "r")["model_args"]["pos_scheme"] == "rope"
+    assert load(tmp_path / "r", "best").config.pos_scheme == "rope"
     assert metrics(tmp_path / "r", "step") == [0, 3, 6]
 
 
@@ -142,16 +146,16 @@ def test_a_run_goes_on_to_a_larger_max_iters(tiny, tmp_path):
     main([*tiny, f"--out_dir={tmp_path}/r"])
     main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=9"])
     assert metrics(tmp_path / "r", "step") == [0, 3, 6, 9]
-    assert run.load_checkpoint(tmp_path / "r", "latest")["config"]["max_iters"] == 9
+    assert load(tmp_path / "r").settings["max_iters"] == 9
 
 
 def test_best_is_kept_when_latest_is_worse(tiny, tmp_path, monkeypatch):
     losses = iter([5.0, 1.0, 2.0])
     monkeypatch.setattr(train, "evaluate", lambda *args, **kw: next(losses))
     main([*tiny, f"--out_dir={tmp_path}/r"])
-    assert run.load_checkpoint(tmp_path / "r", "best")["step"] == 3
-    assert run.load_checkpoint(tmp_path / "r", "latest")["step"] == 6
-    assert run.load_checkpoint(tmp_path / "r", "latest")["best_val_loss"] == 1.0
+    assert load(tmp_path / "r", "best").step == 3
+    assert load(tmp_path / "r").step == 6
+    assert load(tmp_path / "r").best_val_loss == 1.0
 
 
 def test_eval_only_is_the_mean_over_all_of_the_validation_text(tiny, tmp_path, capsys, dataset):
@@ -159,7 +163,7 @@ def test_eval_only_is_the_mean_over_all_of_the_validation_text(tiny, tmp_path, c
     capsys.readouterr()
     main(["--eval_only", f"--out_dir={tmp_path}/r"])
     out = capsys.readouterr().out
-    model = run.load_model(run.load_checkpoint(tmp_path / "r"), torch.device("cpu"))
+    model = load(tmp_path / "r", "best").model(torch.device("cpu"))
     tokens = torch.from_numpy(data.load(dataset).val.tokens.astype("int64"))
     n = (len(tokens) - 1) // 16
     x, y = tokens[: n * 16].view(n, 16), tokens[1 : n * 16 + 1].view(n, 16)
@@ -185,40 +189,17 @@ def test_learning_rate_warms_up_then_falls_along_a_cosine():
 
 
 def test_weight_decay_is_for_matrices_alone():
-    optimizer = GPT(GPTConfig(16, 32, 1, 2, 8)).configure_optimizer(0.1, 1e-3, (0.9, 0.99))
-    for group in optimizer.param_groups:
+    for group in train.configure_optimizer(GPT(GPTConfig(16, 32, 1, 2, 8)), TrainConfig()).param_groups:
         assert all((p.dim() >= 2) == (group["weight_decay"] == 0.1) for p in group["params"])
-
-
-def test_checkpoints_hold_plain_types_and_nanogpts_keys(tiny, tmp_path):
-    main([*tiny, f"--out_dir={tmp_path}/r"])
-    checkpoint = torch.load(tmp_path / "r" / "best.pt", weights_only=True)
-    assert {"model", "optimizer", "model_args", "config", "step", "best_val_loss", "tokenizer"} <= checkpoint.keys()
-    assert {"transformer.wte.weight", "transformer.h.1.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight",
-            "transformer.ln_f.weight", "lm_head.weight", "pos.wpe.weight"} <= checkpoint["model"].keys()  # fmt: skip
-    json.dumps({k: v for k, v in checkpoint.items() if k not in ("model", "optimizer")})
 
 
 # ----------------------------------------------------------------------------------------------------------
 # Beginning from another run
 
 
-@pytest.fixture(scope="module")
-def sources(dataset, tmp_path_factory):
-    """A run of every scheme at 16 tokens."""
-    root = tmp_path_factory.mktemp("sources")
-    for scheme in SCHEMES:
-        main([
-            f"--dataset={dataset}", f"--pos_scheme={scheme}", f"--out_dir={root}/{scheme}", "--n_layer=2", "--n_head=2",
-            "--n_embd=16", "--block_size=16", "--batch_size=4", "--max_iters=3", "--device=cpu",
-        ])  # fmt: skip
-    return root
-
-
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_init_from_goes_on_at_a_longer_block_size(sources, tmp_path, scheme, capsys, monkeypatch):
-    begun = {}
-    original = train.begin_from
+def test_init_from_goes_on_at_a_longer_block_size(trained, tmp_path, scheme, capsys, monkeypatch):
+    begun, original, source = {}, train.begin_from, trained(scheme)
 
     def spy(path, model, dataset):
         lines = original(path, model, dataset)
@@ -226,56 +207,37 @@ def test_init_from_goes_on_at_a_longer_block_size(sources, tmp_path, scheme, cap
         return lines
 
     monkeypatch.setattr(train, "begin_from", spy)
-    source = weights(sources / scheme, "best")
-    main(
-        [
-            f"--init_from={sources}/{scheme}",
-            "--block_size=32",
-            f"--out_dir={tmp_path}/r",
-            "--max_iters=2",
-            "--device=cpu",
-        ]
-    )
-    args = run.load_checkpoint(tmp_path / "r")["model_args"]
-    assert (args["n_layer"], args["n_embd"], args["block_size"], args["pos_scheme"]) == (2, 16, 32, scheme)
-    assert all(torch.equal(begun[k], v) for k, v in source.items() if k != "pos.wpe.weight")
+    main([f"--init_from={source}", "--block_size=32", f"--out_dir={tmp_path}/r", "--max_iters=2", "--device=cpu"])
+    c = load(tmp_path / "r").config
+    assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
+    theirs = weights(source, "best")
+    assert all(torch.equal(begun[k], v) for k, v in theirs.items() if k != "pos.wpe.weight")
     if scheme == "learnable":
-        assert torch.equal(begun["pos.wpe.weight"][:16], source["pos.wpe.weight"])
+        assert torch.equal(begun["pos.wpe.weight"][:16], theirs["pos.wpe.weight"])
         assert "pos.wpe.weight keeps its first 16 rows, 16 begin afresh" in capsys.readouterr().out
     if scheme == "rope":
-        assert args["rope_block_size"] == 16
+        assert c.rope_block_size == 16
 
 
-def test_init_from_with_another_scheme_keeps_the_backbone(sources, tmp_path, capsys):
-    main([f"--init_from={sources}/rope", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", "--max_iters=1", "--device=cpu",
-          "--learning_rate=0", "--min_lr=0"])  # fmt: skip
-    assert_same(weights(tmp_path / "drope"), weights(sources / "rope", "best"))  # a step at rate 0 changes nothing
-    main(
-        [
-            f"--init_from={sources}/learnable",
-            "--pos_scheme=t5",
-            f"--out_dir={tmp_path}/t5",
-            "--max_iters=1",
-            "--device=cpu",
-        ]
-    )
+def test_init_from_with_another_scheme_keeps_the_backbone(trained, tmp_path, capsys):
+    once = ["--max_iters=1", "--device=cpu", "--learning_rate=0", "--min_lr=0"]  # a step at rate 0 changes nothing
+    main([f"--init_from={trained('rope')}", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", *once])
+    assert_same(weights(tmp_path / "drope"), weights(trained("rope"), "best"))
+    main([f"--init_from={trained('learnable')}", "--pos_scheme=t5", f"--out_dir={tmp_path}/t5", *once])
     out = capsys.readouterr().out
     assert "pos.table begins afresh" in out and "pos.wpe.weight left behind" in out
 
 
-def test_fine_tuning_with_scaling_remembers_the_first_length(sources, tmp_path):
+def test_fine_tuning_with_scaling_remembers_the_first_length(trained, tmp_path):
     flags = ["--block_size=64", "--rope_scaling=yarn", "--rope_factor=4", "--max_iters=1", "--device=cpu"]
-    main([f"--init_from={sources}/rope", *flags, f"--out_dir={tmp_path}/r"])
-    args = run.load_checkpoint(tmp_path / "r")["model_args"]
-    assert (args["rope_block_size"], args["rope_factor"], args["rope_scaling"]) == (16, 4.0, "yarn")
+    main([f"--init_from={trained('rope')}", *flags, f"--out_dir={tmp_path}/r"])
+    c = load(tmp_path / "r").config
+    assert (c.rope_block_size, c.rope_factor, c.rope_scaling) == (16, 4.0, "yarn")
+    assert load(tmp_path / "r").experiment != load(trained("rope")).experiment
 
 
-def test_init_from_a_run_of_another_size_or_tokenizer_is_refused(sources, tmp_path, shakespeare):
-    with pytest.raises(ValueError, match="is of another size .transformer.wte.weight: .25, 24. here, .25, 16. there"):
-        main([f"--init_from={sources}/rope", "--n_embd=24", f"--out_dir={tmp_path}/r"])
-    with pytest.raises(ValueError, match="there is no checkpoint"):
-        main(["--init_from=out/no_such", f"--out_dir={tmp_path}/r"])
-    assert not (tmp_path / "r").exists()
+# ----------------------------------------------------------------------------------------------------------
+# Mistakes and faults
 
 
 @pytest.mark.parametrize(
@@ -284,46 +246,30 @@ def test_init_from_a_run_of_another_size_or_tokenizer_is_refused(sources, tmp_pa
         (["--rope_scaling=yarn"], "rope_scaling is an option of pos_scheme=rope, not of learnable"),
         (["--pos_pattern=10"], "learnable enters once, at the embedding"),
         (["--window=-1"], "window=-1 must be at least 0"),
+        (["--window_pattern=10"], "window_pattern=10 does nothing without a window"),
         (["--n_embd=10", "--n_head=4"], "n_embd=10 must be a multiple of n_head=4"),
         (["--n_embd=6", "--n_head=2", "--pos_scheme=rope"], "the head size n_embd/n_head = 6/2 = 3 must be even"),
         (["--n_embd=15", "--n_head=3", "--pos_scheme=sinusoidal"], "n_embd=15 must be even"),
-        (
-            ["--pos_scheme=ropes"],
-            "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, t5, transformer_xl",
-        ),
+        (["--pos_scheme=ropes"], "is not one of: none, sinusoidal, learnable, rope, alibi, t5, transformer_xl"),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--vocab_size=5"], "vocab_size=5 is smaller than the tokenizer's 25"),
         (["--block_size=100000"], "too few for block_size=100000"),
         (["--block_size=5000"], "the validation text has 3,080 tokens, too few for block_size=5000"),
-        (["--resume"], "there is no checkpoint .*/r"),
-        (["--eval_only"], "there is no checkpoint"),
+        (["--init_from={run}", "--n_embd=24"], "(transformer.wte.weight: (25, 24) here, (25, 16) there)"),
+        (["--init_from=out/no_such"], "there is no checkpoint out/no_such"),
+        (["--resume"], "there is no checkpoint {out}"),
+        (["--eval_only"], "there is no checkpoint {out}"),
         (["--device=tpu9"], "device='tpu9' is not available here"),
         (["--dtype=float8"], "dtype='float8' is not one of"),
         (["--wandb_mode=loud"], "wandb_mode='loud' is not one of"),
         (["--max_iters=0"], "max_iters=0 must be at least 1"),
-        (["--resume", "--overwrite"], "there is no checkpoint|exclude each other"),
+        (["--resume", "--overwrite"], "there is no checkpoint {out}"),
     ],
 )
-def test_bad_input_is_named_and_nothing_is_written(tiny, tmp_path, flags, message):
-    with pytest.raises(ValueError, match=message):
-        main([*tiny, f"--out_dir={tmp_path}/r", *flags])
+def test_bad_input_is_named_and_nothing_is_written(tiny, trained, tmp_path, flags, message, refused):
+    flags = [flag.format(run=trained("rope")) for flag in flags]
+    assert message.format(out=tmp_path / "r") in refused(main, *tiny, f"--out_dir={tmp_path}/r", *flags)
     assert not (tmp_path / "r").exists()
-
-
-def test_checkpoints_that_are_none_are_refused(tiny, tmp_path):
-    folder = tmp_path / "r"
-    folder.mkdir()
-    (folder / "latest.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(ValueError, match="latest.pt is no checkpoint of plain tensors"):
-        main([*tiny, f"--out_dir={folder}"])
-    torch.save({"model": Path}, folder / "latest.pt")  # a pickle with code in it
-    with pytest.raises(
-        ValueError, match="latest.pt is no checkpoint of plain tensors .*with code in it.: nothing was loaded"
-    ):
-        main([*tiny, f"--out_dir={folder}"])
-    torch.save({"model": {}}, folder / "latest.pt")
-    with pytest.raises(ValueError, match="it lacks optimizer, model_args, config, step"):
-        main([*tiny, f"--out_dir={folder}"])
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(tiny, tmp_path, monkeypatch):
@@ -331,7 +277,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_checkpoint(ti
     monkeypatch.setattr(train, "evaluate", lambda *args, **kw: next(losses))
     with pytest.raises(ValueError, match="the loss is not finite at step 6"):
         main([*tiny, f"--out_dir={tmp_path}/r"])
-    assert run.load_checkpoint(tmp_path / "r", "latest")["step"] == 3
+    assert load(tmp_path / "r").step == 3
     assert "NaN" not in (tmp_path / "r" / "metrics.jsonl").read_text()
 
 
@@ -355,46 +301,7 @@ def test_ctrl_c_ends_a_shells_loop(tiny, tmp_path):
         process.send_signal(signal.SIGINT)
         assert "stopped and saved at step" in process.communicate()[0]
     assert process.returncode == -signal.SIGINT
-    assert run.load_checkpoint(tmp_path / "r", "latest")["step"] > 0
-
-
-def test_a_wandb_fault_never_stops_training(tiny, tmp_path, monkeypatch, capsys):
-    import wandb
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wandb, "init", lambda **kw: (_ for _ in ()).throw(OSError("disk full")))
-    main([*tiny, f"--out_dir={tmp_path}/r", "--wandb_mode=offline"])
-    assert "wandb failed and is left out from here on: disk full" in capsys.readouterr().err
-    assert run.load_checkpoint(tmp_path / "r")["step"] == 6
-
-
-def test_wandb_is_offline_without_a_login_and_falls_back_without_a_network(tmp_path, monkeypatch):
-    import wandb
-
-    modes = []
-
-    class Fake:
-        def define_metric(self, *args, **kw):
-            pass
-
-    def init(mode, **kw):
-        modes.append(mode)
-        if mode == "online":
-            raise wandb.errors.CommError("no network")
-        return Fake()
-
-    monkeypatch.setattr(wandb, "init", init)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    arguments = ("auto", "p", "g", "id", "train", {}, {"train": "step"})
-    run.Wandb(*arguments)
-    assert modes == ["offline"]
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    run.Wandb(*arguments)
-    assert modes == ["offline", "online", "offline"]
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert run.Wandb(*arguments).run is None and len(modes) == 3
+    assert load(tmp_path / "r").step > 0
 
 
 def test_a_learning_rate_below_min_lr_never_rises_again():
@@ -402,8 +309,6 @@ def test_a_learning_rate_below_min_lr_never_rises_again():
     assert max(train.learning_rate(cfg, step) for step in range(11)) == 3e-5
 
 
-def test_a_warm_up_that_fills_the_run_is_told_and_a_pattern_without_a_window_refused(tiny, tmp_path, capsys):
+def test_a_warm_up_that_fills_the_run_is_reported(tiny, tmp_path, capsys):
     main([*tiny, f"--out_dir={tmp_path}/r", "--warmup_iters=6"])
     assert "note: warmup_iters=6 is not over by step 6" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="window_pattern=10 does nothing without a window"):
-        main([*tiny, f"--out_dir={tmp_path}/s", "--window_pattern=10"])

@@ -1,29 +1,22 @@
-"""Text of the Hugging Face hub, or local parquet, jsonl and txt files, in parallel: needs pip install datasets
+"""Text from the Hugging Face hub, or local parquet, jsonl or txt files, in parallel: needs pip install datasets
 
   python data/huggingface/prepare.py  # OpenWebText as data/openwebtext, for config/gpt2.py
   python data/huggingface/prepare.py HuggingFaceFW/fineweb-edu --config=sample-10BT
   python data/huggingface/prepare.py ~/pages/*.parquet --column=content --tokenizer=bpe:4096 --name=mine
 
-A document is a row, or a txt file. Documents are tokenised in parts, each written like a small dataset of its own under
-data/NAME, and joined at the end. A killed run goes on where it stopped, called again. The parts follow from the text
-alone: neither the number of processes nor an interruption changes a byte. Memory holds a document for each process, and
-a row group of a parquet file; datasets keeps a copy of the text on disk, in its cache (HF_HOME).
+A document is a row, or a txt file. `datasets` tokenises them and keeps finished chunks in its cache (HF_HOME), so a
+killed run goes on there when the same command is called again.
 """
 
 import argparse
 import io
-import itertools
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
 import signal
 import sys
-import threading
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -35,23 +28,14 @@ import data
 from config import script
 from data import prepare as P
 
-PART = 5000  # documents at most
-KINDS = {  # of local files: what load_dataset reads them with
-    ".parquet": {"path": "parquet"},
-    ".jsonl": {"path": "json"},
-    ".txt": {"path": "text", "sample_by": "document"},
-}
+CHUNK = 100_000  # documents that are tokenised, and kept, at a time
+KINDS = {".parquet": "parquet", ".jsonl": "json", ".txt": "text"}  # of local files -> what load_dataset calls them
 
 
 def local_files(source):
     """The files that `source` names, all of one kind; none if it is a name on the hub."""
     missing = [path for path in source if not Path(path).exists()]
-    if (
-        missing
-        and len(source) == 1
-        and Path(source[0]).suffix not in KINDS
-        and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", source[0])
-    ):
+    if missing and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", " ".join(source)) and Path(source[0]).suffix not in KINDS:
         return []
     if missing:
         raise ValueError(f"there is no file or folder {missing[0]}")
@@ -64,20 +48,19 @@ def local_files(source):
 
 
 def load_rows(source, files, config, column):
-    """{"train": rows, and "validation" if the dataset has it}: one column, mapped from the files of datasets' cache."""
+    """Returns (rows, held): one column of text, and whether each row is for validation. Those are the dataset's own; if
+    it has none, 0.05% of its rows, the same that nanoGPT draws; and of a small dataset up to a tenth."""
     try:
         import datasets
-        from pyarrow.dataset import ParquetFragmentScanOptions
     except ImportError:
         raise ValueError("data/huggingface/prepare.py needs one more package: pip install datasets") from None
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong is told below
-    what = KINDS[files[0].suffix] | {"data_files": [str(f.resolve()) for f in files]} if files else {"path": source[0]}
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the errors below say what went wrong
+    what = {"path": source[0]}
+    if files:
+        what = {"path": KINDS[files[0].suffix], "data_files": [str(f.resolve()) for f in files]}
+        what |= {"sample_by": "document"} if what["path"] == "text" else {}
     try:
-        builder = datasets.load_dataset_builder(**what, name=config)
-        if hasattr(builder.config, "fragment_scan_options"):  # parquet, of which it would read a whole file ahead
-            builder.config.fragment_scan_options = ParquetFragmentScanOptions(pre_buffer=False)
-        builder.download_and_prepare()
-        splits = builder.as_dataset()
+        splits = datasets.load_dataset(**what, name=config)
     except Exception as error:  # of any type: from the network, the hub or a file
         why = " ".join(str(error.__cause__ or error).split())[:300]
         where = "" if files else "; nor is there a file or folder of this name"
@@ -88,110 +71,69 @@ def load_rows(source, files, config, column):
     if types.get(column) not in ("string", "large_string"):
         known = ", ".join(f"{name} ({dtype})" for name, dtype in types.items())
         raise ValueError(f"--column={column!r} is not a column of text of {source[0]}, which has: {known}")
-    return {s: splits[s].select_columns(column) for s in ("train", "validation") if s in splits}
+    parts = [splits[name].select_columns(column) for name in ("train", "validation") if name in splits]
+    rows, n = datasets.concatenate_datasets(parts), len(parts[0])
+    held = np.arange(len(rows)) >= n
+    if len(parts) == 1:
+        count = max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
+        held[np.random.default_rng(2357).permutation(n)[:count]] = True
+    return rows, held
 
 
-def cut_parts(rows):
-    """[(rows, held)]: the parts, with the numbers of their rows that are for validation. A dataset without such a split
-    gives 0.05% of its documents, those that nanoGPT draws; a small one up to a tenth."""
-    parts = []
-    for split in rows:
-        n = len(rows[split])
-        if split == "validation":
-            held = np.arange(n)
-        else:
-            count = 0 if "validation" in rows else max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
-            held = np.sort(np.random.default_rng(2357).permutation(n)[:count])
-        size = max(1, min(PART, n // 64))
-        for first in range(0, n, size):
-            last = min(first + size, n)
-            a, b = np.searchsorted(held, [first, last])
-            parts.append((rows[split].select(range(first, last)), set((held[a:b] - first).tolist())))
-    return parts
+def kept_tokenizer(path, kind, rows, held):
+    """The tokenizer, in a file, since it may have taken long to train on the text."""
 
-
-def documents(rows, held):
-    """(split, text) of every row that is not empty."""
-    for i, row in enumerate(rows):
-        [text] = row.values()
-        if text:
-            yield "val" if i in held else "train", text
-
-
-def pieces(parts, split):
-    """The text of a split, as a tokenizer is made from it."""
-    for part in tqdm(parts, desc=f"reading {split}", unit="part"):
-        for own, text in documents(*part):
-            if own == split:
+    def pieces(split):
+        for row, is_val in zip(tqdm(rows, desc=f"reading {split}", unit="doc"), held, strict=True):
+            [text] = row.values()
+            if text and is_val == (split == "val"):
                 yield from P.cut_pieces(io.StringIO(text))
 
-
-def write_part(folder, rows, held, tokenizer):
-    """Tokenises one part into `folder`, which is there only when all of it is."""
-    temporary = folder.with_name(f"{folder.name}-{os.getpid()}")
-    temporary.mkdir()
-    writers = {split: P.TokenWriter(temporary, split, P.id_type(tokenizer)) for split in ("train", "val")}
-    encode = getattr(tokenizer, "encode_plain", tokenizer.encode)
-    for split, text in documents(rows, held):
-        writers[split].begin_document(None)
-        for piece in P.cut_pieces(io.StringIO(text)):
-            writers[split].bytes += len(piece.encode())
-            writers[split].add(encode(piece))
-    splits = {split: writer.close() for split, writer in writers.items()}
-    meta = {"vocab_size": tokenizer.n_vocab, "dtype": P.id_type(tokenizer), "splits": splits}
-    (temporary / "meta.json").write_text(json.dumps(meta))
-    os.rename(temporary, folder)
+    if not path.is_file():
+        spec = P.make_tokenizer(kind, pieces).spec
+        path.with_suffix(".new").write_text(json.dumps(spec))
+        os.replace(path.with_suffix(".new"), path)
+    return data.tokenizer_from(json.loads(path.read_text()))
 
 
-def end_with_parent():
-    """In a worker: it is to end at Ctrl-C without a traceback, and with its parent, however that was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+def tokenise(text, tokenizer):
+    """A document's ids, and its length in UTF-8. In a document <|endoftext|> is only text."""
+    encode, pieces = getattr(tokenizer, "encode_plain", tokenizer.encode), P.cut_pieces(io.StringIO(text or ""))
+    ids = [np.empty(0, np.uint32), *(np.asarray(encode(piece), np.uint32) for piece in pieces)]
+    return {"ids": np.concatenate(ids), "bytes": len((text or "").encode())}
 
 
-def write_parts(folders, parts, tokenizer, num_proc):
-    """Tokenises the parts that have no folder yet."""
-    missing = [(folder, part) for folder, part in zip(folders, parts, strict=True) if not folder.is_dir()]
-    total = sum(len(rows) for rows, _ in parts)
-    done = total - sum(len(rows) for _, (rows, _) in missing)
-    bar = tqdm(total=total, initial=done, desc="tokenising", unit="doc", unit_scale=True)
-    with bar, ProcessPoolExecutor(num_proc, initializer=end_with_parent) as pool:
-        running = {pool.submit(write_part, folder, *part, tokenizer): len(part[0]) for folder, part in missing}
+def tokenised(rows, tokenizer, num_proc):
+    """Yields what `tokenise` makes of every row. Chunks that an earlier call finished come from the cache."""
+    for first in range(0, len(rows), CHUNK):
+        chunk = rows.select(range(first, min(len(rows), first + CHUNK)))
         try:
-            for future in as_completed(running):
-                future.result()
-                bar.update(running[future])
-        except BrokenProcessPool:
-            raise ValueError("a process was killed, perhaps for want of memory: the same command goes on") from None
-        except KeyboardInterrupt:
-            print("\nthe finished parts are kept: the same command goes on", file=sys.stderr)
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+            yield from chunk.map(
+                tokenise, input_columns=rows.column_names, remove_columns=rows.column_names,
+                fn_kwargs={"tokenizer": tokenizer}, num_proc=min(num_proc, len(chunk)), writer_batch_size=50,
+                new_fingerprint=data.spec_hash([chunk._fingerprint, tokenizer.spec])[:32],
+                desc=f"tokenising from document {first:,} of {len(rows):,}",
+            ).with_format("numpy")  # fmt: skip
+        except Exception as error:  # whatever datasets makes of Ctrl-C, or of a worker that was killed
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"tokenising stopped ({why}): the same command goes on") from None
 
 
-def join_parts(folders, joined, tokenizer):
-    """Writes the documents of all parts into the folder `joined`, one after another."""
-    joined.mkdir()
-    splits = {}
-    for split in ("train", "val"):
-        writer = P.TokenWriter(joined, split, P.id_type(tokenizer))
-        for folder in tqdm(folders, desc=f"joining {split}", unit="part"):
-            try:
-                meta = json.loads((folder / "meta.json").read_text())
-                part = data.load_split(folder, split, meta)
-            except (ValueError, OSError) as error:  # as after a power failure
-                shutil.rmtree(folder)
-                raise ValueError(f"{error}; this part is removed, and the same command makes it anew") from None
-            for first, last in itertools.pairwise([*part.docs.tolist(), len(part.tokens)]):
-                writer.begin_document(tokenizer.eot)
-                writer.add(part.tokens[first:last])
-            writer.bytes += meta["splits"][split]["bytes"]
-        splits[split] = writer.close()
+def write(folder, rows, held, tokenizer, num_proc):
+    """Writes the token files into `folder`. Returns what meta.json says about each split."""
+    writers = {split: P.TokenWriter(folder, split, P.id_type(tokenizer)) for split in ("train", "val")}
+    for is_val, document in zip(held, tokenised(rows, tokenizer, num_proc), strict=True):
+        if document["bytes"]:
+            writer = writers["val" if is_val else "train"]
+            writer.begin_document(tokenizer.eot)
+            writer.add(document["ids"])
+            writer.bytes += int(document["bytes"])
+    for split, writer in writers.items():
         if not writer.documents:
             raise ValueError(f"the text has too few documents: none is left for {split}")
-    return splits
+    return {split: writer.close() for split, writer in writers.items()}
 
 
 def main(argv):
@@ -222,23 +164,18 @@ def main(argv):
         print(f"{folder} is prepared already; --overwrite prepares it again")
         return 0
 
-    rows = load_rows(args.source, files, args.config, args.column)
-    source["fingerprint"] = rows["train"]._fingerprint  # changes with the text, so that no parts of two texts are mixed
-    parts = cut_parts(rows)
-    work = folder / f".parts-{data.spec_hash(source)[:8]}"
-    spec = work / "tokenizer.json"
-    if not spec.is_file():
-        tokenizer = P.make_tokenizer(args.tokenizer, lambda split: pieces(parts, split))
-        work.mkdir(parents=True, exist_ok=True)
-        (work / "tokenizer").write_text(json.dumps(tokenizer.spec))
-        os.replace(work / "tokenizer", spec)
-    tokenizer = data.tokenizer_from(json.loads(spec.read_text()))
-    for unfinished in (work / "joined", *work.glob("*-*")):
-        shutil.rmtree(unfinished, ignore_errors=True)
-    folders = [work / f"{i:06}" for i in range(len(parts))]
-    write_parts(folders, parts, tokenizer, args.num_proc)
-    splits = join_parts(folders, work / "joined", tokenizer)
-    P.publish(folder, work / "joined", tokenizer, splits, source)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # no tracebacks of workers
+    rows, held = load_rows(args.source, files, args.config, args.column)
+    work = folder / f".parts-{data.spec_hash([rows._fingerprint, source])[:8]}"
+    shutil.rmtree(work / "written", ignore_errors=True)  # by a run that was killed
+    (work / "written").mkdir(parents=True)
+    try:
+        tokenizer = kept_tokenizer(work / "tokenizer.json", args.tokenizer, rows, held)
+        splits = write(work / "written", rows, held, tokenizer, args.num_proc)
+    except KeyboardInterrupt:
+        print("\nfinished chunks are kept: the same command goes on", file=sys.stderr)
+        raise
+    P.publish(folder, work / "written", tokenizer, splits, source)
     for old in folder.glob(".parts-*"):
         shutil.rmtree(old)
     print(f"train on it: python train.py --dataset={name} --out_dir=out/{Path(name).name}")

@@ -2,12 +2,12 @@
 
   …….4u..7L…….0c.4u...7L…
 
-A document is a world in which each digit has one letter. The first time a digit comes up that is a fact, and every time
-after a question, whose answer can be looked up: python eval_length.py RUN --recall measures how far back a model can.
-Each document has a pace of its own, so that some are dense and others mostly filler. A digit chooses among five letters
-that no other digit has. (With letters that any digit may have, a model must learn to look for what follows a digit, two
-steps of attention that build on each other, and small models have not learned it after six million characters.)
-Byte-identical on every Python, since its random numbers are its own.
+In a document each digit has one letter. Its first mention is a fact, and every further one a question whose answer can
+be looked up: python eval_length.py RUN --protocol=recall measures how far back a model can. Each document has its own
+pace, so some are dense and others mostly filler. A digit chooses among five letters that no other digit has. (If all
+digits shared their letters, a model would have to learn to look for what follows a digit. That takes two steps of
+attention that build on each other, and small models had not learned it after six million characters.) The text is
+byte-identical on every Python, since the generator has its own random numbers.
 """
 
 import heapq
@@ -24,7 +24,7 @@ from data.prepare import Parser, prepare
 
 DOCUMENTS, CHARACTERS = 1000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
-DENSEST = 64  # the least that a document's farthest distance can be: with less, mentions would queue for long
+DENSEST = 64  # a document's farthest distance is at least this: with less, mentions would queue for long
 LETTERS = {str(i): string.ascii_letters[5 * i : 5 * i + 5] for i in range(10)}
 FILLER = "."
 
@@ -49,9 +49,9 @@ DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) 
 
 
 def document(seed):
-    """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its own farthest
-    one, which is log-uniform from DENSEST to FARTHEST; a mention comes when its distance is reached, or, where others
-    are due, a few characters later."""
+    """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its farthest,
+    which is log-uniform from DENSEST to FARTHEST. A mention comes when its distance is reached, or a few characters
+    later where others are due."""
     random, text, length = Random(seed), [], 0
     first = DISTANCES.index(DENSEST)
     farthest = first + random.below(len(DISTANCES) - first)

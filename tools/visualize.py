@@ -1,8 +1,8 @@
 """
-Pictures of what each position scheme does:  python visualize.py out/*
+Pictures of what each position scheme does:  python -m tools.visualize out/*
 
-The fixed schemes need no run; what is learned is drawn from the runs given: of several of a scheme, the one that is
-named like it, else the first. docs/position-encoding.md explains the pictures.
+Fixed schemes need no run. What is learned is drawn from the given runs: if a scheme has several, from the run that is
+named like the scheme, else from the first. docs/position-encoding.md explains the pictures.
 """
 
 import math
@@ -14,12 +14,15 @@ import torch.nn.functional as F
 
 import config
 import data
-import run
+from evaluation.attention import attention_scores
+from evaluation.pictures import figure_of, heat, line_style, lines, mark_training_length, scheme_styles
 from model import SCHEMES, GPTConfig
-from pictures import figure_of, heat, line_style, lines, mark_training_length
+from run import checkpoint as checkpoints
+from run.device import pick_device
+from run.tracking import WANDB_MODES, Wandb, stamp
 
 WINDOWS = 8  # of validation text, for what is averaged over text
-SHAPE = GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128)  # the baseline's: of what needs no run
+SHAPE = GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128)  # the baseline's, for what needs no run
 
 
 @dataclass(frozen=True)
@@ -31,21 +34,17 @@ class VisualizeConfig:
     wandb_project: str = "length"
 
     def __post_init__(self):
-        config.one_of(run.WANDB_MODES, self, "wandb_mode")
+        config.one_of(WANDB_MODES, self, "wandb_mode")
 
 
 def scheme_of(name):
     return SCHEMES[name](replace(SHAPE, pos_scheme=name))
 
 
-def evenly(split, n, n_vocab):
+def evenly(split, n):
     """WINDOWS stretches of n tokens, spread over the text: (WINDOWS, n)."""
     starts = (len(split.tokens) - n) // WINDOWS * torch.arange(WINDOWS).numpy()
-    return data.windows(split.tokens, starts, n - 1, n_vocab)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# One scheme each
+    return split.windows(starts, n - 1)
 
 
 def sinusoidal_table(n):
@@ -56,15 +55,8 @@ def sinusoidal_table(n):
 
 def draw_sinusoidal():
     figure, (first, whole) = figure_of(2, title="Sinusoidal table: sines and cosines, from fast to slow")
-    heat(
-        figure,
-        first,
-        sinusoidal_table(50)[:, :64],
-        "the first 50 positions, channels 0 to 63",
-        "channel",
-        "position",
-        "value",
-    )
+    beginning = sinusoidal_table(50)[:, :64]
+    heat(figure, first, beginning, "the first 50 positions, channels 0 to 63", "channel", "position", "value")
     heat(figure, whole, sinusoidal_table(1024), "all channels, 1,024 positions", "channel", "position", "value")
     return figure
 
@@ -72,14 +64,14 @@ def draw_sinusoidal():
 def draw_similarity(model):
     learned = model.pos.wpe.weight.detach().cpu()
     n = len(learned)
-    tables = {"sinusoidal": sinusoidal_table(n), "learnable (trained)": learned}
     figure, axes = figure_of(3, title="Cosine similarity of position vectors")
-    unit = {name: F.normalize(table, dim=-1) for name, table in tables.items()}
-    similar = {name: table @ table.T for name, table in unit.items()}
-    for ax, (name, values) in zip(axes, similar.items(), strict=False):
+    similar, middle = {"sinusoidal": sinusoidal_table(n), "learnable (trained)": learned}, {}
+    for ax, (name, table) in zip(axes, similar.items(), strict=False):
+        values = F.normalize(table, dim=-1) @ F.normalize(table, dim=-1).T
         heat(figure, ax, values, name, "position", "position", "cosine similarity")
-    middle = {name: values[n // 2] for name, values in similar.items()}
-    lines(axes[2], middle, f"position {n // 2} with every other", "position", "cosine similarity")
+        middle[name] = values[n // 2]
+    styles = scheme_styles([name.split()[0] for name in middle])
+    lines(axes[2], middle, f"position {n // 2} with every other", "position", "cosine similarity", styles=styles)
     return figure
 
 
@@ -103,13 +95,9 @@ def draw_rope():
         rotated_q, rotated_k = scheme.rotate(q.expand(-1, -1, n, -1), k.expand(-1, -1, n, -1), turns)
         return ((rotated_q[:, :, -1:] * rotated_k).sum(-1)[:, 0] / math.sqrt(D)).flip(-1)
 
-    ones = torch.ones(1, 1, 1, D)
-    apart = product(q, k)
-    named = {
-        "q = k, all ones": product(ones, ones)[0],
-        "q and k random: mean of 2,000": apart.mean(0),
-        "q and k random: one of them": apart[0],
-    }
+    ones, apart = torch.ones(1, 1, 1, D), product(q, k)
+    named = {"q = k, all ones": product(ones, ones)[0]}
+    named |= {"q and k random: mean of 2,000": apart.mean(0), "q and k random: one of them": apart[0]}
     lines(products, named, "decay depends on what q and k are", "distance", "q·k / sqrt(D)")
     return figure
 
@@ -167,19 +155,16 @@ def draw_window():
     return figure
 
 
-# ----------------------------------------------------------------------------------------------------------
-# All schemes in one panel
-
-
 def mean_score_by_distance(model, tokens):
-    """(T,): over the tokens (B, T), layers and heads, relative to each query's mean over as many keys as it was trained
-    on, since the softmax does not see what is added to a whole row. Queries from half the training length on count."""
+    """The mean score by distance, (T,), over the tokens (B, T), layers and heads. Each score counts relative to the
+    query's mean over as many keys as it was trained on, since the softmax does not see what is added to a whole row.
+    Only queries from half the training length on count."""
     n, trained = tokens.size(1), model.config.block_size
     distance = torch.arange(n)[:, None] - torch.arange(n)
     near = (distance >= 0) & (distance < trained)
     total = torch.zeros(n, n, dtype=torch.float64)
     for row in tokens[:, None]:  # one at a time: memory
-        for scores in run.attention_scores(model, row):
+        for scores, _ in attention_scores(model, row):
             total += scores.mean(dim=(0, 1)).cpu().double() / (model.config.n_layer * len(tokens))
     total -= (total * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
     total = total[trained // 2 :]
@@ -187,26 +172,24 @@ def mean_score_by_distance(model, tokens):
 
 
 def draw_scores(models, splits):
-    """models and the text of each, both by scheme."""
+    """models, splits: a model and its text, both by scheme."""
     named, longest = {}, 0
     for name, split in splits.items():
         model = models[name]
         T = model.config.block_size
         longest = max(longest, T)
-        n = min(T if model.pos.max_positions else 4 * T, len(split.tokens))
-        tokens = evenly(split, n, model.config.vocab_size).to(model.lm_head.weight.device)
+        n = min(T if model.config.max_positions else 4 * T, len(split.tokens))
+        tokens = evenly(split, n).to(model.lm_head.weight.device)
         named[name + (" (ends)" if n == T else "")] = mean_score_by_distance(model, tokens)
     figure, (axes,) = figure_of(1, width=8, height=5)
     lines(axes, named, "Score against distance: mean over text, layers and heads", "distance + 1 (tokens)",
-          "score, relative to the query's mean (nats)", logarithmic=True)  # fmt: skip
+          "score, relative to the query's mean (nats)", True, scheme_styles(list(splits)))  # fmt: skip
     axes.set_ylim(bottom=-15)  # ALiBi goes on falling
     mark_training_length(axes, longest)
     return figure
 
 
-# ----------------------------------------------------------------------------------------------------------
-
-PICTURES = {  # name -> how it is drawn, and the schemes whose runs it needs
+PICTURES = {  # name -> the function that draws it, and the schemes whose runs it needs
     "sinusoidal": (draw_sinusoidal, ()),
     "similarity": (draw_similarity, ("learnable",)),
     "rope": (draw_rope, ()),
@@ -219,29 +202,29 @@ PICTURES = {  # name -> how it is drawn, and the schemes whose runs it needs
 
 def main(argv):
     cfg = config.load(VisualizeConfig, argv, list_field="runs")
-    device, checkpoints, models = run.pick_device(cfg.device), {}, {}
+    device, found = pick_device(cfg.device), {}
     for path in cfg.runs:
-        checkpoint = run.load_checkpoint(path)
-        scheme = checkpoint["model_args"]["pos_scheme"]
-        if scheme not in checkpoints or Path(path).name == scheme:  # out/none rather than out/drope
-            checkpoints[scheme] = checkpoint
-    models = {name: run.load_model(checkpoints[name], device) for name in SCHEMES if name in checkpoints}
-    print("".join(f"{name}: {checkpoints[name]['path']}\n" for name in models), end="")
+        checkpoint = checkpoints.load(path)
+        scheme = checkpoint.config.pos_scheme
+        if scheme not in found or Path(path).name == scheme:  # out/none rather than out/drope
+            found[scheme] = checkpoint
+    models = {name: found[name].model(device) for name in SCHEMES if name in found}
+    print("".join(f"{name}: {found[name].path}\n" for name in models), end="")
 
     figures = {}
     for name, (draw, needed) in PICTURES.items():
         if missing := [scheme for scheme in needed if scheme not in models]:
-            print(f"{name}: left out, it needs a run of {missing[0]}: python train.py config/{missing[0]}.py")
+            print(f"{name}: left out, it needs a {missing[0]} run: python train.py config/{missing[0]}.py")
         else:
             figures[name] = draw(*(models[scheme] for scheme in needed))
-    texts = {name: checkpoints[name]["config"].get("dataset") for name in models}  # other people's have none
+    texts = {name: found[name].settings.get("dataset") for name in models}  # other people's models have none
     if splits := {name: data.load(text).val for name, text in texts.items() if text}:
         figures["scores"] = draw_scores(models, splits)
 
     folder = Path(cfg.results_dir) / "schemes"
     folder.mkdir(parents=True, exist_ok=True)
-    id, settings = f"pictures-{run.stamp()}", {"runs": list(cfg.runs)}
-    tracker = run.Wandb(cfg.wandb_mode, cfg.wandb_project, "pictures", id, "pictures", settings, {})
+    id, settings = f"pictures-{stamp()}", {"runs": list(cfg.runs)}
+    tracker = Wandb(cfg.wandb_mode, cfg.wandb_project, "pictures", id, "pictures", settings, {})
     for name, figure in figures.items():
         path = folder / f"{name}.png"
         figure.savefig(path, dpi=110)

@@ -1,14 +1,13 @@
 """
-Training speed of every scheme, side by side:  python bench.py [config/gpt2.py] [--nanogpt=PATH]
+Training speed of every scheme, side by side:  python -m tools.bench [config/gpt2.py] [--nanogpt=PATH]
 
 Times whole training steps (forward, backward, clipping, optimizer) on random tokens. The contenders take turns step by
-step, so that a machine whose speed drifts treats them alike; the ratio is the median over rounds of the speed relative
-to `learnable` in the same round. With the path of a nanoGPT checkout, its model and optimizer join in.
+step, so that a machine whose speed drifts treats them alike. The ratio is the median over rounds of the speed relative
+to `learnable` in the same round. With --nanogpt, the path of a nanoGPT checkout, its model and optimizer join in.
 """
 
 import dataclasses
 import importlib.util
-import json
 import math
 import statistics
 import sys
@@ -17,19 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 import config
-import run
 from model import GPT, SCHEMES, GPTConfig
-from train import TrainConfig, model_args
+from run.device import autocast, pick_device, pick_dtype
+from train import TrainConfig, configure_optimizer
+
+BASE = GPTConfig.pos_scheme  # what speeds are relative to: GPT-2's own scheme
 
 
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     vocab_size: int = 96  # stdlib_char's
     rounds: int = 20  # timed steps of each contender
-    nanogpt: str = ""  # a checkout of nanoGPT to measure beside
-    results_dir: str = "results"  # gets bench.json, for claims.py
+    nanogpt: str = ""  # a checkout of nanoGPT, to measure beside
 
     def __post_init__(self):
         super().__post_init__()
@@ -49,24 +50,24 @@ def load_nanogpt(path):
 
 def contenders(cfg, device):
     """{name: (model, optimizer)}."""
-    args, betas = model_args(cfg, cfg.vocab_size), (cfg.beta1, cfg.beta2)
     pairs = {}
     if cfg.nanogpt:
         nanogpt = load_nanogpt(cfg.nanogpt)
-        shared = {k: v for k, v in args.items() if k in {f.name for f in dataclasses.fields(nanogpt.GPTConfig)}}
+        shared = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(nanogpt.GPTConfig)}
         model = nanogpt.GPT(nanogpt.GPTConfig(**shared)).to(device)
+        betas = cfg.beta1, cfg.beta2
         optimizer = model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
         pairs["nanoGPT"] = model, optimizer
-    for scheme in ["learnable", *(s for s in SCHEMES if s != "learnable")]:
-        model = GPT(GPTConfig(**{**args, "pos_scheme": scheme})).to(device)
-        pairs[scheme] = model, model.configure_optimizer(cfg.weight_decay, cfg.learning_rate, betas)
+    for scheme in [BASE, *(s for s in SCHEMES if s != BASE)]:
+        model = GPT(dataclasses.replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme)).to(device)
+        pairs[scheme] = model, configure_optimizer(model, cfg)
     return pairs
 
 
 def main(argv):
     cfg = config.load(BenchConfig, argv)
-    device = run.pick_device(cfg.device)
-    dtype = run.pick_dtype(cfg.dtype, device)
+    device = pick_device(cfg.device)
+    dtype = pick_dtype(cfg.dtype, device)
     torch.backends.cuda.matmul.allow_tf32 = True
     pairs = contenders(cfg, device)
     compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
@@ -76,7 +77,7 @@ def main(argv):
     def step(name):
         """Seconds of one training step."""
         begin = time.perf_counter()
-        with run.autocast(device, dtype):
+        with autocast(device, dtype):
             loss = models[name](x, y)[1]
         loss.backward()
         model, optimizer = pairs[name]
@@ -89,27 +90,20 @@ def main(argv):
         return time.perf_counter() - begin
 
     times = {name: [] for name in pairs}
-    for n in range(3 + cfg.rounds):  # the first three warm up
+    for n in tqdm(range(3 + cfg.rounds), desc="rounds", leave=False, disable=None):  # the first three warm up
         for name in pairs:
             seconds = step(name)
             if n >= 3:
                 times[name].append(seconds)
-        print(f"\rround {n + 1}/{3 + cfg.rounds} ", end="", file=sys.stderr, flush=True)
-    print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
-    print(
-        f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {device.type}, {str(dtype)[6:]}"
-        + ", compiled" * compiled
-    )
-    print(f"{'':15}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{'speed relative to learnable':>30}")
-    speeds = {}
+    where = f"{device.type}, {str(dtype)[6:]}" + ", compiled" * compiled
+    print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {where}")
+    print(f"{'':15}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {BASE}':>30}")
     for name in pairs:
         seconds = statistics.median(times[name])
-        ratios = [a / b for a, b in zip(times["learnable"], times[name], strict=True)]
+        ratios = [a / b for a, b in zip(times[BASE], times[name], strict=True)]
         rate = cfg.batch_size * cfg.block_size / seconds
         size = sum(p.numel() for p in pairs[name][0].parameters())
-        speeds[name] = statistics.median(ratios)
-        print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{speeds[name]:30.3f}")
-    run.write_atomically(Path(cfg.results_dir) / "bench.json", json.dumps({"relative_speed": speeds}, indent=1))
+        print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{statistics.median(ratios):30.3f}")
     return 0
 
 

@@ -2,18 +2,21 @@
 
 import io
 import json
+import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import eval_length
-import run
 import sample
 import train
 from model import GPT, GPTConfig
+from run import checkpoint as checkpoints
+from run.foreign import import_transformers
 
-transformers = run.import_transformers()
+transformers = import_transformers()
 V = 30  # ids: the tests' dataset has 25 characters
 
 
@@ -40,7 +43,7 @@ def edit(folder, **settings):
 
 
 def load(path):
-    return run.load_model(run.load_checkpoint(path), torch.device("cpu"))
+    return checkpoints.load(path).model(torch.device("cpu"))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -57,9 +60,9 @@ def test_a_gpt2_has_its_own_logits_and_another_gelu_has_not(gpt2):
         assert (model(idx, idx)[0] - logits).abs().max() <= 1e-4
     tanh = theirs.config.activation_function == "gelu_new"
     assert model.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=tanh)
-    checkpoint = run.load_checkpoint(folder)
-    checkpoint["model_args"]["gelu_tanh"] = not tanh
-    assert (run.load_model(checkpoint, torch.device("cpu"))(idx, idx)[0] - logits).abs().max() > 1e-3
+    other = load(folder)
+    other = replace(checkpoints.load(folder), config=replace(other.config, gelu_tanh=not tanh))
+    assert (other.model(torch.device("cpu"))(idx, idx)[0] - logits).abs().max() > 1e-3
 
 
 def test_a_gpt2_continues_as_in_transformers(gpt2):
@@ -74,8 +77,8 @@ def test_a_gpt2_continues_as_in_transformers(gpt2):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        (dict(model_type="llama"), "is of architecture 'llama': of Hugging Face's, only 'gpt2' can be loaded"),
-        (dict(model_type=None), "is of architecture None"),
+        (dict(model_type="llama"), "has the architecture 'llama': only Hugging Face's 'gpt2' can be loaded"),
+        (dict(model_type=None), "has the architecture None"),
         (dict(n_inner=32), "n_inner=32, and model.py computes only None or 256"),
         (dict(activation_function="relu"), "activation_function='relu', and model.py computes only 'gelu' or 'gelu_new'"),
         (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon=1e-06, and"),
@@ -160,7 +163,7 @@ def test_nanogpts_checkpoint_has_its_own_logits(nanogpt):
     idx = torch.randint(V, (3, 16))
     for source in (folder, folder / "ckpt.pt"):
         assert torch.equal(load(source)(idx, idx)[0], model(idx, idx)[0])
-    assert run.load_checkpoint(folder)["step"] == 250
+    assert checkpoints.load(folder).step == 250
 
 
 def test_a_fork_of_nanogpt_is_refused(nanogpt, tmp_path, refused):
@@ -191,28 +194,27 @@ def test_samples_with_a_tokenizer_that_is_named(foreign, dataset, refused):
     assert "carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME" in line
 
 
-def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, tiny, tmp_path, refused):
+def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, trained, refused):
     line = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt2")
     assert "has 30 ids, too few for the 50,257 of --tokenizer=gpt2" in line
-    train.main([*tiny, f"--out_dir={tmp_path}/r", "--max_iters=1"])
-    line = refused(sample.main, f"--out_dir={tmp_path}/r", "--tokenizer=gpt2")
-    assert "r/best.pt was trained with another tokenizer than that of --tokenizer=gpt2" in line
+    line = refused(sample.main, f"--out_dir={trained('learnable')}", "--tokenizer=gpt2")
+    assert "best.pt was trained with another tokenizer than that of --tokenizer=gpt2" in line
     line = refused(sample.main, "--tokenizer=gpt2", f"--dataset={dataset}")
     assert "either --tokenizer=gpt2 or --dataset=NAME" in line
     assert "either --tokenizer=gpt2 or --dataset=NAME" in refused(sample.main, "--tokenizer=gpt4")
-    sample.sample(sample.SampleConfig(out_dir=f"{tmp_path}/r", dataset=dataset, device="cpu"), io.StringIO())
+    sample.sample(sample.SampleConfig(out_dir=str(trained("learnable")), dataset=dataset, device="cpu"), io.StringIO())
 
 
-def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, tiny, tmp_path, monkeypatch, capsys, refused):
-    train.main([*tiny, f"--out_dir={tmp_path}/rope", "--pos_scheme=rope", "--max_iters=1"])
+def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, trained, tmp_path, monkeypatch, capsys, refused):
+    shutil.copytree(trained("rope"), tmp_path / "rope", ignore=shutil.ignore_patterns("length*"))
     argv = [str(foreign), f"{tmp_path}/rope", "--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results"]
-    assert "does not say on what text" in refused(eval_length.main, *argv)
+    assert "does not say which text it was trained on" in refused(eval_length.main, *argv)
     argv.append(f"--dataset={dataset}")
     assert eval_length.main(argv) == 0
     first = capsys.readouterr().out
     [last] = [line for line in first.splitlines() if line.startswith("    256  ")]
     assert last.split()[1] == "—" and "±" in last
-    monkeypatch.setattr(eval_length, "window_losses", None)  # a second computation would fail
+    monkeypatch.setattr("evaluation.protocols.window_losses", None)  # a second computation would fail
     assert eval_length.main(argv) == 0
     assert capsys.readouterr().out.count("done before") == 2
     assert (foreign / "length-tiny.npz").is_file()
@@ -230,19 +232,19 @@ def test_a_name_of_the_hub_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path
 
 def test_training_begins_from_it(foreign, dataset, tmp_path, capsys, refused):
     flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--min_lr=0", "--device=cpu"]
-    assert "does not say on what text" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
+    assert "does not say which text it was trained on" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
     assert not (tmp_path / "r").exists()
-    theirs = run.load_checkpoint(foreign)
+    theirs = checkpoints.load(foreign)
     for name, more, rows in (("short", ["--block_size=8"], 8), ("long", ["--block_size=32"], 16)):
         train.main([*flags, *more, f"--dataset={dataset}", f"--out_dir={tmp_path}/{name}"])
-        ours = run.load_checkpoint(tmp_path / name)
-        assert all(torch.equal(v, theirs["model"][k]) for k, v in ours["model"].items() if not k.startswith("pos."))
-        assert torch.equal(ours["model"]["pos.wpe.weight"][:rows], theirs["model"]["pos.wpe.weight"][:rows])
+        ours = checkpoints.load(tmp_path / name)
+        assert all(torch.equal(v, theirs.weights[k]) for k, v in ours.weights.items() if not k.startswith("pos."))
+        assert torch.equal(ours.weights["pos.wpe.weight"][:rows], theirs.weights["pos.wpe.weight"][:rows])
         same = ("vocab_size", "gelu_tanh", "bias", "n_embd")
-        assert [ours["model_args"][k] for k in same] == [theirs["model_args"][k] for k in same]
-    without = "--bias=False" if theirs["model_args"]["bias"] else "--n_layer=1"
+        assert [getattr(ours.config, k) for k in same] == [getattr(theirs.config, k) for k in same]
+    without = "--bias=False" if theirs.config.bias else "--n_layer=1"
     line = refused(train.main, *flags, without, f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
-    assert "has weights that this model has not, such as transformer.h." in line
+    assert "has weights that this model does not have, such as transformer.h." in line
     train.main([*flags, "--pos_scheme=rope", f"--dataset={dataset}", f"--out_dir={tmp_path}/rope"])
     assert "pos.wpe.weight left behind" in capsys.readouterr().out
     sample.sample(sample.SampleConfig(out_dir=f"{tmp_path}/rope", device="cpu"), io.StringIO())  # our tokenizer by now
@@ -257,20 +259,6 @@ def test_training_with_more_tokens_than_it_knows_is_refused(tmp_path, dataset, r
 def test_all_of_the_validation_text_and_no_resuming(foreign, dataset, capsys, refused):
     train.main(["--eval_only", f"--out_dir={foreign}", f"--dataset={dataset}", "--device=cpu"])
     assert "nats per token" in capsys.readouterr().out
-    assert "does not say on what text" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
+    assert "does not say which text it was trained on" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
     line = refused(train.main, "--resume", f"--out_dir={foreign}", f"--dataset={dataset}")
     assert "there is no run to resume" in line
-
-
-def test_runs_older_than_a_setting_go_on(tiny, tmp_path, capsys):
-    flags = [*tiny, f"--out_dir={tmp_path}/r"]
-    train.main(flags)
-    for name in ("best.pt", "latest.pt"):
-        old = torch.load(tmp_path / "r" / name)
-        del old["model_args"]["gelu_tanh"], old["config"]["gelu_tanh"]
-        (tmp_path / "r" / name).unlink()
-        torch.save(old, tmp_path / "r" / name)
-    assert train.main(flags) == 0 and "is finished: 6 steps" in capsys.readouterr().out
-    train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=7"])
-    with pytest.raises(ValueError, match="gelu_tanh False there, True now"):
-        train.main([*flags, "--max_iters=7", "--gelu_tanh"])

@@ -1,10 +1,11 @@
 """Each scheme against a slow float64 reference written from its paper's equation, and against published facts.
 
-Everything parametrised over SCHEMES picks up a new scheme by itself. REFERENCES, the slow forms, import nothing from
-model.py but what they are held against: they loop over queries and keys.
+Everything parametrised over SCHEMES picks up a new scheme by itself. The slow references loop over queries and keys,
+and use nothing of model.py but a model's weights.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -245,6 +246,14 @@ def test_the_last_hidden_states_alone_are_those_of_the_whole(scheme, window):
 
 
 @pytest.mark.parametrize("scheme", ALL)
+def test_a_model_compiles_into_one_graph(scheme):
+    model = build(scheme).float()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    idx = tokens(model, 2, 24)
+    torch.testing.assert_close(compiled(idx, idx)[1], model(idx, idx)[1])
+
+
+@pytest.mark.parametrize("scheme", ALL)
 def test_a_window_bounds_what_a_token_can_see(scheme):
     model = build(scheme, n_layer=1, block_size=40, window=8, spread=0.2)  # weights that are small, but not nothing
     idx = tokens(model, 1, 40)
@@ -260,7 +269,7 @@ def test_lengths_one_block_size_and_beyond(scheme):
     for T in (1, 24):
         assert model(tokens(model, 2, T))[0].shape == (2, 1, 11)
     idx = tokens(model, 1, 60)
-    if model.pos.max_positions is None:
+    if model.config.max_positions is None:
         longer = model.hidden(idx)
         torch.testing.assert_close(longer[:, :24], model.hidden(idx[:, :24]), rtol=0, atol=1e-6)
     else:
@@ -294,15 +303,20 @@ def test_distance_without_a_mask_cannot_tell_before_from_after():
     assert (mixed(x, -0.5 * apart) - mixed(x.flip(0), -0.5 * apart)).abs().max() > 0.1
 
 
-def attention_weights(model, q, k, q_pos, k_pos, layer=0):
-    """Softmax weights of the model's scheme on given q and k (B, H, ·, D), by feeding one-hot values to attend."""
+def at(scheme, pos):
+    """The Positions of a scheme's queries and keys at pos (T,)."""
+    return M.Positions(scheme, pos, pos, scheme.prepare(pos, pos))
+
+
+def attention_weights(scheme, q, k, pos):
+    """Softmax weights of the scheme on given q and k (B, H, T, D) at pos (T,), by feeding one-hot values to attend."""
     S, D = k.size(2), q.size(3)
-    pos, prepared = model.pos, model.pos.prepare(q_pos, k_pos)
-    rq, rk = pos.rotate(q, k, prepared)
+    positions = at(scheme, pos)
+    rq, rk = positions.rotate(q, k)
     weights = []
     for part in torch.eye(S, dtype=q.dtype).expand(*k.shape[:2], S, S).split(D, dim=3):  # values must be D wide
         value = torch.nn.functional.pad(part, (0, D - part.size(3)))
-        weights.append(M.attend(rq, rk, value, q_pos, k_pos, 0, pos, prepared, layer, 0.0)[..., : part.size(3)])
+        weights.append(M.attend(rq, rk, value, positions, 0, 0, 0.0)[..., : part.size(3)])
     return torch.cat(weights, dim=3)
 
 
@@ -313,7 +327,7 @@ def test_weights_of_relative_schemes_do_not_change_when_all_positions_shift(sche
     g = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(2, 2, T, 8, generator=g, dtype=torch.float64) for _ in range(2))
     pos = torch.arange(T)
-    here, there = (attention_weights(model, q, k, p, p) for p in (pos, pos + shift))
+    here, there = (attention_weights(model.pos, q, k, p) for p in (pos, pos + shift))
     torch.testing.assert_close(here, there, rtol=0, atol=1e-6)
 
 
@@ -354,8 +368,8 @@ def test_alibi_equals_its_plain_form_far_out():
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 4, T, 32, generator=g) for _ in range(3))
     pos = torch.arange(T)
-    prepared = model.pos.prepare(pos, pos)
-    fast = M.attend(*model.pos.rotate(q, k, prepared), v, pos, pos, 0, model.pos, prepared, 0, 0.0)[:, :, -64:]
+    positions = at(model.pos, pos)
+    fast = M.attend(*positions.rotate(q, k), v, positions, 0, 0, 0.0)[:, :, -64:]
     scores = q[:, :, -64:].double() @ k.double().mT / math.sqrt(32)
     distance = pos[-64:, None] - pos
     scores = scores - torch.tensor(alibi_slopes(4)).double()[:, None, None] * distance
@@ -430,10 +444,9 @@ def test_bfloat16_error_does_not_grow_with_position(scheme):
     for last in (256, 4096, 65536):
         pos, out = torch.arange(last - 256, last), []
         for dtype in (torch.float64, torch.bfloat16):
-            scheme_of = build(scheme, n_head=4, n_embd=128).to(dtype).pos
-            prepared = scheme_of.prepare(pos, pos)
-            rotated = scheme_of.rotate(q.to(dtype), k.to(dtype), prepared)
-            out.append(M.attend(*rotated, v.to(dtype), pos, pos, 0, scheme_of, prepared, 0, 0.0).double()[:, :, -64:])
+            positions = at(build(scheme, n_head=4, n_embd=128).to(dtype).pos, pos)
+            rotated = positions.rotate(q.to(dtype), k.to(dtype))
+            out.append(M.attend(*rotated, v.to(dtype), positions, 0, 0, 0.0).double()[:, :, -64:])
         errors[last] = (out[0] - out[1]).abs().mean().item()
     assert errors[65536] < 0.02 and errors[65536] < 1.5 * errors[256], errors
 
@@ -450,9 +463,9 @@ def test_options_of_one_scheme_are_refused_for_another():
     with pytest.raises(ValueError, match="rope_scaling is an option of pos_scheme=rope, not of alibi"):
         GPTConfig(pos_scheme="alibi", rope_scaling="yarn")
     with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
-        GPT(GPTConfig(16, 16, 1, 2, 8, pos_scheme="rope", rope_factor=4.0))
+        GPTConfig(16, 16, 1, 2, 8, pos_scheme="rope", rope_factor=4.0)
     with pytest.raises(ValueError, match="rope_scaling='dynamic' is not one of"):
-        GPT(GPTConfig(16, 16, 1, 2, 8, pos_scheme="rope", rope_scaling="dynamic"))
+        GPTConfig(16, 16, 1, 2, 8, pos_scheme="rope", rope_scaling="dynamic")
     for scheme in EMBEDDED:
         with pytest.raises(ValueError, match=f"pos_pattern='1110': {scheme} enters once, at the embedding"):
             GPTConfig(pos_scheme=scheme, pos_pattern="1110")
@@ -465,8 +478,9 @@ def test_override_equals_a_model_built_so(scheme):
     model, built = build(scheme, block_size=64), build(scheme, block_size=64, window=9)
     idx = tokens(model, 1, 64)
     plain = model.hidden(idx)
-    assert torch.equal(model.override(window=9).hidden(idx), built.hidden(idx))
-    assert torch.equal(model.override(window=0).hidden(idx), plain)
+    config = model.config
+    assert torch.equal(model.override(replace(config, window=9)).hidden(idx), built.hidden(idx))
+    assert torch.equal(model.override(config).hidden(idx), plain)
 
 
 def test_sinusoidal_table():

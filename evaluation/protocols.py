@@ -1,0 +1,372 @@
+"""
+The protocols: what is scored at each context length, and how it is shown. A protocol is one class; it enters itself by
+its name, and names its files:  class Fixed(Protocol, name="fixed", stem="length").
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluation.attention import attention_entropy
+from evaluation.pictures import figure_of, length_axis, mark_training_length, scheme_styles
+from evaluation.statistics import FEWEST_DOCUMENTS, paired_bands
+from evaluation.windows import choose_ends, foreign, shuffled, window_losses
+
+STRIDES = 4  # that a block has under `sliding`
+ENTROPY_BLOCKS = 8  # whose attention is looked at
+
+PROTOCOLS = {}  # name -> class
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement of a run."""
+
+    name: str  # under which its losses are kept
+    length: int  # tokens of context
+    kind: str = ""  # what is done to the context beyond the training length
+
+
+class Protocol:
+    """Scores the same blocks of targets at every length. `found` is what is known about a run: arrays by the names of
+    jobs, and what `prepare` returned."""
+
+    question = ""  # what it answers, for --help
+    options = ("block_tokens", "threshold")  # those of EvalConfig that it reads; others of this kind are refused
+    default_blocks = 256
+    column, axis = "context", "context length (tokens)"  # over the table's first column, and under the picture
+    panels = {"loss": "loss (nats per token)"}  # of the picture: key of a row -> label
+    headline = "loss"  # the key of a row that a comparison in wandb shows
+    columns = "Δ to the training length with its 95% band"  # what stands in a cell after the loss
+    targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
+    title = "Loss as the context grows {past}"
+    pools_seeds = True  # runs that differ in their seed alone become one
+    apart = 1.0  # factor between the lines of a picture, where they would hide each other
+    identity = {}  # a definition in words, which changes when losses under it do
+
+    def __init_subclass__(cls, name=None, stem=None):
+        if name:  # what others only build on has none
+            cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
+
+    def __init__(self, cfg, training_lengths, n_tokens):
+        """cfg: an EvalConfig. n_tokens: of the shortest validation text. ValueError where lengths and blocks do not go
+        together."""
+        self.seed, self.training_lengths = cfg.seed, sorted(training_lengths)
+        self.lengths = choose_lengths(cfg.lengths, training_lengths)
+        self.longest = self.lengths[-1]
+        self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
+        room = (n_tokens - 1 - self.longest) // (len(self.layout(self.longest)[0]) * self.block_tokens)
+        self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
+        one = f"past the {self.training_lengths[0]:,} tokens of training"
+        self.past = one if len(training_lengths) == 1 else "past the training length"
+
+    def choose_block_tokens(self, given):
+        """The tokens of a block: `given`, or a default where that is 0. ValueError where lengths do not allow it."""
+        if self.lengths[0] < 4 * max(1, given):
+            raise ValueError(
+                f"the shortest length, {self.lengths[0]}, must be at least four times block_tokens={max(1, given)}: "
+                f"the block's own tokens are part of its context"
+            )
+        return given or max(1, min(8, self.lengths[0] // 4))
+
+    # what is measured
+
+    def layout(self, length):
+        """How far before the end of a block each of its windows of `length` tokens begins, and how many of a window's
+        last predictions are scored. The longest windows of one block cover its targets side by side."""
+        return np.array([length]), self.block_tokens
+
+    def prepare(self, dataset, trained):
+        """What a run's losses are measured on: `ends` and `documents` (blocks,), a block's last target in val.bin and
+        its document; `bytes_per_token` () of the targets; and `crossing` (), the share of contexts that cross
+        documents."""
+        before, scored = self.layout(self.longest)
+        stride = len(before) * self.block_tokens
+        ends, documents, crossing = choose_ends(dataset.val, before.max(), stride, self.blocks, self.seed)
+        targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
+        text = [id for id in targets.tolist() if id != dataset.tokenizer.eot]  # what only divides documents: no bytes
+        bytes_per_token = np.array(len(dataset.tokenizer.decode_bytes(text)) / len(targets))
+        known = {"ends": ends, "documents": documents, "bytes_per_token": bytes_per_token}
+        return known | {"crossing": np.array(crossing)}
+
+    def jobs(self, found, trained, limit):
+        """Everything that is measured for a run. limit: how many positions its scheme has; None: any number."""
+        return [Job(str(n), n) for n in self.lengths if limit is None or n <= limit]
+
+    def tokens(self, job, found):
+        """How many tokens the job sends through the model."""
+        return self.blocks * len(self.layout(job.length)[0]) * job.length
+
+    def block_losses(self, job, subject, found, change=None):
+        """(blocks, windows of a block, scored) float64."""
+        before, scored = self.layout(job.length)
+        starts = (found["ends"][:, None] - before).flatten()
+        losses = window_losses(subject, starts, job.length, scored, change)
+        return losses.astype(np.float64).reshape(self.blocks, -1, scored)
+
+    def measure(self, job, subject, found, trained):
+        """What is kept of a job: {name: array}, under the job's own name the mean loss of every block."""
+        return {job.name: self.block_losses(job, subject, found).mean(axis=(1, 2))}
+
+    # what follows from it
+
+    def losses(self, found):
+        """{length: (blocks,)}."""
+        return {n: found[str(n)] for n in self.lengths if str(n) in found}
+
+    def bands(self, differences, found):
+        """[(mean, half-width of its band)] of some differences (blocks,), the resampling unit and the number of
+        units."""
+        means, widths, *units = paired_bands(np.stack(differences, axis=1), found["documents"], self.seed)
+        return list(zip(map(float, means), map(float, widths), strict=True)), units
+
+    def rows(self, found, trained):
+        """Returns ({length: row, or None where the scheme is undefined}, [resampling unit, number of units])."""
+        losses, rows = self.losses(found), dict.fromkeys(self.lengths)
+        pairs, units = self.bands([values - losses[trained] for values in losses.values()], found)
+        for (n, values), (delta, band) in zip(losses.items(), pairs, strict=True):
+            rows[n] = {"loss": float(values.mean()), "delta": delta, "band": band}
+            rows[n]["bits_per_byte"] = rows[n]["loss"] / math.log(2) / float(found["bytes_per_token"])
+        self.add_columns(rows, losses, found, trained)
+        return rows, units
+
+    def add_columns(self, rows, losses, found, trained):
+        """Adds to the rows what this protocol knows besides."""
+
+    # how it is shown
+
+    def about_text(self, found, units):
+        """What the report says about a text, as plain types."""
+        known = {key: float(found[key]) for key in ("crossing", "bytes_per_token")}
+        return known | {"documents": len(np.unique(found["documents"])), "units": units[0], "n": units[1]}
+
+    def heading(self, texts, pooled):
+        """The lines over the table. texts: {dataset: what `about_text` returned}."""
+        lines = [f"{self.name}: {self.targets.format(**vars(self))}"]
+        for name, text in texts.items():
+            lines.append(
+                f"{name}: {text['documents']} documents, {text['crossing']:.0%} of the longest contexts cross "
+                f"documents, {text['bytes_per_token']:.3g} bytes a token; bands over {text['n']} {text['units']}, all "
+                f"lengths at once"
+            )
+            if text["n"] < FEWEST_DOCUMENTS:
+                lines.append(f"note: {text['n']} {text['units']} are too few for a reliable band: raise --blocks")
+        seeds = " and the standard deviation over the seeds" if pooled else ""
+        return [*lines, f"Loss in nats per token, then {self.columns}{seeds}."]
+
+    def shown(self):
+        """The lengths that have a line in the table and a place in the picture."""
+        return self.lengths
+
+    def label(self, n):
+        """A line's name in the table."""
+        return str(n)
+
+    def cell(self, row, is_training_length):
+        """One run at one length."""
+        if is_training_length:
+            return f"{row['loss']:.3f}  training length"
+        seeds = f", seeds ±{row['delta_seed_sd']:.3f}" if "delta_seed_sd" in row else ""
+        return f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}{seeds}"
+
+    def interval(self, row, key):
+        """What the picture shows around a row's value: (low, high)."""
+        band = row.get("band" if key == "loss" else f"{key}_band", 0.0)
+        return row[key] - band, row[key] + band
+
+    def draw(self, results):
+        """The figure: each panel against the context length, one line with a band per run; undefined is a gap."""
+        shown, wide = np.array(self.shown()), 8 if len(self.panels) == 1 else 6
+        figure, all_axes = figure_of(len(self.panels), width=wide, height=5, title=self.title.format(**vars(self)))
+        styles = scheme_styles([result["pos_scheme"] for result in results.values()])
+        for axes, (key, ylabel) in zip(all_axes, self.panels.items(), strict=True):
+            for i, ((name, result), style) in enumerate(zip(results.items(), styles, strict=True)):
+                rows, x = result["rows"], shown * self.apart ** (i - (len(results) - 1) / 2)
+                y = [(rows[n] or {}).get(key, math.nan) for n in shown]
+                reach = [self.interval(rows[n], key) if key in (rows[n] or {}) else (math.nan,) * 2 for n in shown]
+                end = max(n for n in rows if rows[n])
+                axes.plot(x, y, label=name + (f" (undefined past {end})" if end < max(rows) else ""), **style)
+                axes.fill_between(x, *np.transpose(reach), color=style["color"], alpha=0.2, linewidth=0)
+                for own in result.get("seeds", {}).values():
+                    y = [(own[n] or {}).get(key, math.nan) for n in shown]
+                    axes.plot(x, y, color=style["color"], linewidth=0.6, alpha=0.6)
+            length_axis(axes, shown, self.axis)
+            mark_training_length(axes, *self.training_lengths)
+            axes.set_ylabel(ylabel)
+        all_axes[0].legend(frameon=False)
+        return figure
+
+
+def choose_lengths(given, training_lengths):
+    """The context lengths, ascending. The training lengths are always among them, since Δ is taken against them."""
+    if given:
+        try:
+            numbers = [int(n) for n in given.split(",")]
+        except ValueError:
+            raise ValueError(f"lengths={given!r} must be whole numbers with commas between them") from None
+        if numbers[0] < 1 or sorted(set(numbers)) != numbers:
+            raise ValueError(f"lengths={given!r} must ascend, from 1 on")
+        lengths = set(numbers)
+    else:
+        lengths, n = set(), max(1, min(training_lengths) // 4)
+        while n <= 16 * max(training_lengths):
+            lengths.add(n)
+            n *= 2
+    return sorted(lengths | set(training_lengths))
+
+
+class Fixed(Protocol, name="fixed", stem="length"):
+    question = "the same last tokens of every context: does more of it help or hurt them?"
+    panels = {"loss": "loss (nats per token)", "entropy": "entropy of attention (nats)"}
+
+    def measure(self, job, subject, found, trained):
+        """Beside the losses `entropy-N` (): mean entropy of the attention of the scored predictions, over some
+        blocks."""
+        n = min(ENTROPY_BLOCKS, self.blocks)
+        some = found["ends"][np.arange(n) * self.blocks // n]
+        rows = subject.split.windows(some - job.length, job.length - 1).to(subject.device)[:, None]  # one at a time
+        entropy = np.mean([attention_entropy(subject.model, row, self.block_tokens) for row in rows])
+        return super().measure(job, subject, found, trained) | {f"entropy-{job.name}": np.array(entropy)}
+
+    def add_columns(self, rows, losses, found, trained):
+        for n in losses:
+            if f"entropy-{n}" in found:
+                rows[n]["entropy"] = float(found[f"entropy-{n}"])
+
+
+class Sliding(Protocol, name="sliding"):
+    question = "the same text at every length: windows a stride apart score their last stride (the papers' number)"
+    default_blocks = 128
+    targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
+    title = "Loss in sliding windows as they grow {past}"
+
+    def choose_block_tokens(self, given):
+        if self.lengths[0] < given:
+            raise ValueError(
+                f"the shortest length, {self.lengths[0]}, must be at least the stride, block_tokens={given}"
+            )
+        return given or self.lengths[0]
+
+    def layout(self, length):
+        return length + np.arange(STRIDES) * self.block_tokens, self.block_tokens
+
+
+class NonOverlapping(Protocol, name="nonoverlapping"):
+    question = "the same text cut into windows of each length, all of their tokens scored (the papers' headline number)"
+    options = ("threshold",)
+    default_blocks = 64
+    targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
+    title = "Loss of text cut into windows as they grow {past}"
+
+    def choose_block_tokens(self, given):
+        if any(self.longest % n for n in self.lengths):
+            raise ValueError(f"under nonoverlapping, lengths {self.lengths} must all divide the longest")
+        return self.longest
+
+    def layout(self, length):
+        return self.longest - np.arange(0, self.longest, length), length
+
+    def measure(self, job, subject, found, trained):
+        """Beside the losses `edge` (blocks,): the loss in the last quarter of the training length."""
+        losses = self.block_losses(job, subject, found)
+        kept = {job.name: losses.mean(axis=(1, 2))}
+        if job.length == trained:
+            kept["edge"] = losses[:, :, -max(1, trained // 4) :].mean(axis=(1, 2))
+        return kept
+
+    def add_columns(self, rows, losses, found, trained):
+        """Splits Δ into dilution, which longer windows bring without any change of the model's losses by position, and
+        the rest, which is real."""
+        further = [n for n in losses if n > trained]
+        if not further:
+            return
+        dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in further}
+        pairs, _ = self.bands([losses[n] - losses[trained] - dilution[n] for n in further], found)
+        for n, (real, band) in zip(further, pairs, strict=True):
+            rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": band}
+
+    def cell(self, row, is_training_length):
+        text = super().cell(row, is_training_length)
+        real = f"  real {row['real']:+.3f} ±{row['real_band']:.3f}" if "real" in row else " " * 21
+        return text if is_training_length else text + real
+
+
+class Position(Protocol, name="position"):
+    question = "the longest windows alone, by position: a row holds those from the length before it up to its own"
+    options = ("threshold",)
+    default_blocks = 64
+    axis = "positions up to"
+    targets = "{blocks} windows of {block_tokens:,} tokens"
+    title = "Loss by position in one window that goes {past}"
+
+    def choose_block_tokens(self, given):
+        return self.longest
+
+    def layout(self, length):
+        return np.array([length]), length
+
+    def jobs(self, found, trained, limit):
+        return [Job("positions", super().jobs(found, trained, limit)[-1].length)]
+
+    def measure(self, job, subject, found, trained):
+        """`positions` (blocks, length): the loss at every position."""
+        return {job.name: self.block_losses(job, subject, found)[:, 0]}
+
+    def losses(self, found):
+        positions = found["positions"]
+        edges = [0, *(n for n in self.lengths if n <= positions.shape[1])]
+        return {n: positions[:, low:n].mean(axis=1) for low, n in itertools.pairwise(edges)}
+
+    def add_columns(self, rows, losses, found, trained):
+        for n in losses:
+            del rows[n]["bits_per_byte"]  # known for all targets, not for those of a row
+
+
+class Context(Protocol, name="context"):
+    question = "fixed, and again with all beyond the training length cut off, from another document, or shuffled"
+    kinds = {  # of a context beyond the training length -> in words
+        "cut": "none beyond the training length",
+        "foreign": "another document's",
+        "shuffled": "a shuffled one",
+    }
+    panels = {f"gain_over_{kind}": f"nats gained over {words}" for kind, words in kinds.items()}
+    columns = f"the gain over {', over '.join(kinds.values())}, each with its 95% band"
+    title = "What the context is worth {past}"
+    identity = {"foreign": "neither of the window nor of its document"}
+
+    def prepare(self, dataset, trained):
+        found = super().prepare(dataset, trained)
+        if len(np.unique(found["documents"])) < 2:
+            raise ValueError("--protocol=context needs a text of several documents: all blocks are of one")
+        return found
+
+    def jobs(self, found, trained, limit):
+        plain = [job for job in super().jobs(found, trained, limit) if job.length >= trained]
+        further = [job.length for job in plain if job.length > trained]
+        return plain + [Job(f"{kind}-{n}", n, kind) for kind in ("foreign", "shuffled") for n in further]
+
+    def measure(self, job, subject, found, trained):
+        other = foreign(subject.split, found["ends"], found["documents"], trained)
+        change = {"": None, "foreign": other, "shuffled": shuffled(trained, self.seed)}[job.kind]
+        return {job.name: self.block_losses(job, subject, found, change).mean(axis=(1, 2))}
+
+    def add_columns(self, rows, losses, found, trained):
+        """What the true context gains over each other one."""
+        asked = [(kind, n) for kind in self.kinds for n in losses if n > trained]
+        if not asked:
+            return
+        without = [losses[trained] if kind == "cut" else found[f"{kind}-{n}"] for kind, n in asked]
+        pairs, _ = self.bands([other - losses[n] for other, (_, n) in zip(without, asked, strict=True)], found)
+        for (kind, n), (gain, band) in zip(asked, pairs, strict=True):
+            rows[n] |= {f"gain_over_{kind}": gain, f"gain_over_{kind}_band": band}
+
+    def shown(self):
+        return [n for n in self.lengths if n >= min(self.training_lengths)]
+
+    def cell(self, row, is_training_length):
+        if "gain_over_cut" not in row:
+            return super().cell(row, is_training_length)
+        gains = (f"  {row[f'gain_over_{k}']:+.3f} ±{row[f'gain_over_{k}_band']:.3f}" for k in self.kinds)
+        return f"{row['loss']:.3f}" + "".join(gains)

@@ -1,0 +1,105 @@
+"""Which tokens are scored, and the losses of windows of text."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from data import Split
+from model import GPT
+from run.device import autocast
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model under measurement, the text, and how it is computed."""
+
+    model: GPT
+    split: Split
+    dtype: torch.dtype
+    progress: object  # called with the number of tokens that were processed
+
+    @property
+    def device(self):
+        return self.model.lm_head.weight.device
+
+
+def choose_ends(split, longest, stride, n, seed):
+    """The last target of each of n blocks, evenly spread and at least `stride` apart; the document of each; and the
+    share of contexts that cross documents.
+
+    Blocks with `longest` tokens of their own document before them come first. Only where there are fewer than n do
+    contexts cross documents, as they do in training. ValueError where the text is too short."""
+    ends = np.arange(longest, len(split.tokens), stride)
+    documents = np.searchsorted(split.docs, ends, side="right") - 1
+    own = ends - longest >= split.docs[documents]
+    if len(ends) < n:
+        raise ValueError(
+            f"the validation text has {len(split.tokens):,} tokens, enough for {len(ends)} blocks with {longest:,} "
+            f"tokens of context, not for {n}: lower --blocks or --lengths, or choose another --dataset"
+        )
+    offset = np.random.default_rng(seed).random()
+
+    def spread(candidates, k):
+        return candidates[((np.arange(k) + offset) * len(candidates) / max(k, 1)).astype(int)]
+
+    inside = spread(np.flatnonzero(own), min(n, own.sum()))
+    chosen = np.sort(np.concatenate([inside, spread(np.flatnonzero(~own), n - len(inside))]))
+    return ends[chosen], documents[chosen], 1 - len(inside) / n
+
+
+@torch.no_grad()
+def window_losses(subject, starts, length, scored, change=None):
+    """Loss, in nats, of the last `scored` predictions of each window of `length` tokens: (windows, scored) float32.
+    change(rows, first) may alter a batch of windows (rows, length + 1); `first` is the number of its first window.
+    Memory holds one batch of windows, and logits for a few thousand of its positions."""
+    budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
+    rows, out = max(1, budget // length), []
+    for first in range(0, len(starts), rows):
+        batch = starts[first : first + rows]
+        window = subject.split.windows(batch, length)
+        if change is not None:
+            change(window, first)
+        window = window.to(subject.device)
+        targets = window[:, -scored:].flatten()
+        with autocast(subject.device, subject.dtype):
+            hidden = subject.model.hidden(window[:, :-1], last=scored).flatten(0, 1)
+        losses = [  # in float32, whatever the dtype
+            F.cross_entropy(subject.model.lm_head(h.float()), t, reduction="none")
+            for h, t in zip(hidden.split(4096), targets.split(4096), strict=True)
+        ]
+        out.append(torch.cat(losses).view(len(batch), scored).cpu().numpy())
+        subject.progress(len(batch) * length)
+    return np.concatenate(out)
+
+
+def shuffled(kept, seed):
+    """A `change` of windows: shuffles the context, all but its last `kept` tokens."""
+
+    def change(window, first):
+        for i, row in enumerate(window, start=first):
+            far = row[: -1 - kept]
+            far[:] = far[torch.from_numpy(np.random.default_rng((seed, i)).permutation(len(far)))]
+
+    return change
+
+
+def foreign(split, ends, documents, kept):
+    """A `change` of the windows before `ends`: replaces the context, all but its last `kept` tokens, by the tokens at
+    the same places before another block. That is the next block, counted from half the text on, whose tokens lie
+    outside the window and outside its document. ValueError where there is none."""
+    bounds = np.append(split.docs, len(split.tokens))
+
+    def change(window, first):
+        n = window.size(1) - 1
+        for i, row in enumerate(window, start=first):
+            donors = np.roll(ends, -(i + len(ends) // 2))
+            before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
+            outside = (donors - kept <= before) | (donors - n >= after)
+            if not outside.any():
+                raise ValueError(f"no block has {n - kept:,} tokens of other documents before it: lower --lengths")
+            donor = donors[outside.argmax()]
+            row[: n - kept] = torch.from_numpy(split.tokens[donor - n : donor - kept].astype(np.int64))
+
+    return change

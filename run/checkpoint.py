@@ -1,0 +1,198 @@
+"""Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from config import one_of
+from data import spec_hash, tokenizer_from
+from model import GPT, GPTConfig
+from run import foreign
+from run.device import DTYPES
+
+# These may change when a run is resumed; every other setting of TrainConfig but the seed identifies the experiment.
+CALL_FIELDS = (
+    "out_dir", "resume", "overwrite", "eval_only", "eval_interval", "log_interval", "device", "dtype", "compile",
+    "wandb_mode", "wandb_project", "wandb_group",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Where evaluation and sampling compute, and what they may change in a trained model."""
+
+    window: int | None = None  # a query sees only the last `window` keys, whatever the run was trained with; 0: all
+    rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
+    rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
+    rope_theta: float | None = None  # for a rope run: its base
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
+
+    def __post_init__(self):
+        one_of(DTYPES, self, "dtype")
+        try:
+            self.rope_factor == "auto" or float(self.rope_factor)
+        except ValueError:
+            raise ValueError(f"rope_factor={self.rope_factor!r} must be a number, or auto") from None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained model. One that other code wrote (run/foreign.py) has no tokenizer, no settings and no text."""
+
+    weights: dict  # the state dict of a GPT
+    config: GPTConfig
+    step: int
+    optimizer: dict = field(default_factory=dict)  # its state dict
+    settings: dict = field(default_factory=dict)  # the run's TrainConfig as plain types
+    experiment: str = ""  # equal for runs that differ in their seed alone
+    best_val_loss: float = float("inf")  # nats per token, up to this step
+    tokenizer_spec: dict | None = None
+    dataset_hash: str | None = None  # identifies the text that the model was trained on
+    segment: int = 0  # how often the run was resumed
+    path: str = ""  # the file, folder or hub name that it was read from
+    folder: Path = Path()  # where an evaluation of it puts its files
+
+    def save(self, folder, is_best):
+        """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all. The file holds
+        tensors and plain types only."""
+        content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
+        content["model_args"] = asdict(self.config)
+        content["tokenizer"] = self.tokenizer_spec | {"hash": spec_hash(self.tokenizer_spec)}
+        latest, best = folder / "latest.pt", folder / "best.pt"
+        temporary = folder / "latest.pt.tmp"
+        with open(temporary, "wb") as f:
+            torch.save(content, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, latest)
+        if is_best:  # a second name for the same file: latest.pt is replaced, never written into
+            second = folder / "best.pt.tmp"
+            second.unlink(missing_ok=True)
+            try:
+                os.link(latest, second)
+            except OSError:
+                shutil.copyfile(latest, second)
+            os.replace(second, best)
+
+    def model(self, device):
+        """The model, in evaluation mode."""
+        try:
+            model = GPT(self.config)
+            model.load_state_dict(self.weights)
+        except RuntimeError as error:
+            raise ValueError(f"{self.path} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
+        return model.to(device).eval()
+
+    def under(self, overrides, length):
+        """The GPTConfig under Overrides, for use up to `length` tokens. ValueError where they do not fit the model."""
+        c, new = self.config, {}
+        if overrides.window is not None:
+            new["window"] = overrides.window
+        if overrides.rope_theta is not None:
+            new["rope_theta"] = overrides.rope_theta
+        if overrides.rope_scaling:
+            new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
+        if overrides.rope_factor != "auto":
+            new["rope_factor"] = float(overrides.rope_factor)
+        elif (overrides.rope_scaling or c.rope_scaling) != "none":
+            new["rope_factor"] = max(c.rope_factor, length / (c.rope_block_size or c.block_size))
+        try:
+            return replace(c, **new)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+
+    def tokenizer(self, given=None, whose=""):
+        """The model's tokenizer, or the tokenizer `given`, which belongs to `whose`, where the model carries none.
+        ValueError where the two differ, or where the model has too few ids."""
+        own, n_vocab = self.tokenizer_spec, self.config.vocab_size
+        if own is None and given is None:
+            raise ValueError(
+                f"{self.path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME to use a prepared text's"
+            )
+        if own is None and given.n_vocab > n_vocab:
+            raise ValueError(f"{self.path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
+        if own is not None and given is not None and given.spec != own:
+            raise ValueError(f"{self.path} was trained with another tokenizer than that of {whose}")
+        return given or tokenizer_from(own)
+
+    def dataset_name(self, named=""):
+        """The name of the dataset that was `named`, or else of the one that the model was trained on."""
+        if not (named or self.settings):
+            raise ValueError(f"{self.path} does not say which text it was trained on: name one with --dataset=NAME")
+        return named or self.settings["dataset"]
+
+
+def experiment_of(settings, config, dataset_hash):
+    """Identifies an experiment: all that its runs have in common, whatever their seed. A run from before a setting of
+    the model existed has that setting's default."""
+    settings = asdict(config) | {"init_from": ""} | settings
+    same = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
+    return json.dumps([same, dataset_hash], sort_keys=True)
+
+
+FILE = {  # key in a file -> the field of Checkpoint that it becomes, its type in the file
+    "model": ("weights", dict),
+    "optimizer": ("optimizer", dict),
+    "model_args": ("config", dict),
+    "config": ("settings", dict),
+    "step": ("step", int),
+    "best_val_loss": ("best_val_loss", float),
+    "tokenizer": ("tokenizer_spec", dict),
+    "dataset_hash": ("dataset_hash", str),
+    "segment": ("segment", int),
+}
+
+
+def load(path, which="best"):
+    """Loads a Checkpoint. `path`: a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
+    folder in Hugging Face's format, or a hub name. ValueError for anything else."""
+    name, path = str(path), Path(path)
+    if path.is_dir():
+        candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
+        path = next((p for p in candidates if p.is_file()), candidates[0])
+    if foreign.is_hub_name(name):
+        known, folder = foreign.from_hugging_face(name), Path("results/hub", name.removeprefix("hf:"))
+    elif path.name == "config.json" and path.is_file():
+        path = folder = path.parent
+        known = foreign.from_hugging_face(str(path))
+    else:
+        content, folder = read(path), path.parent
+        known = foreign.from_nanogpt(content) if foreign.is_nanogpt(content) else from_content(content, path)
+    try:
+        config = GPTConfig(**known["config"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not fit model.py: {error}") from None
+    if not known.get("experiment"):  # other code's model is an experiment of its own
+        ours = "settings" in known
+        known["experiment"] = experiment_of(known["settings"], config, known["dataset_hash"]) if ours else str(path)
+    return Checkpoint(**known | {"config": config, "path": str(path), "folder": folder})
+
+
+def read(path):
+    """The dict in a file of plain tensors. ValueError where there is none."""
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # whatever a damaged or hostile file provokes
+        raise ValueError(
+            f"{path} is not a checkpoint of plain tensors (it is damaged, of another kind, or contains code); "
+            f"nothing was loaded"
+        ) from None
+    return content if isinstance(content, dict) else {}
+
+
+def from_content(content, path):
+    """The fields of a Checkpoint in what train.py wrote, `config` still as plain types."""
+    if lacking := [key for key, (_, kind) in FILE.items() if not isinstance(content.get(key), kind)]:
+        raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
+    spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
+    if spec_hash(spec) != content["tokenizer"].get("hash"):
+        raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
+    known = {name: content[key] for key, (name, _) in FILE.items()}
+    return known | {"tokenizer_spec": spec, "experiment": content.get("experiment")}

@@ -1,0 +1,47 @@
+"""Where a command computes, in which precision, and how fast that can be at best."""
+
+import contextlib
+import math
+import time
+
+import torch
+
+DTYPES = ("auto", "float32", "bfloat16")
+
+
+def pick_device(name):
+    """'auto' is cuda, then mps, then cpu. ValueError where the named device is not available."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, there in present.items() if there)
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        there = ", ".join(kind for kind, there in present.items() if there)
+        raise ValueError(f"device={name!r} is not available here; available are: auto, {there}") from None
+    return device
+
+
+def pick_dtype(name, device):
+    """One of DTYPES; 'auto' is bfloat16 on a GPU that has it, else float32."""
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return getattr(torch, name)
+
+
+def autocast(device, dtype):
+    """Matrix products in dtype; losses, norms and positions stay in float32."""
+    return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
+
+
+def matmul_peak(device, dtype, repeats=10):
+    """FLOP/s of a large matrix product: the hardware's practical limit, so that MFU means something on any machine."""
+    n = 8192 if device.type == "cuda" else 1024
+    a = torch.randn(n, n, device=device, dtype=dtype)
+    best = math.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        (a @ a)[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - begin)
+    return 2 * n**3 / best

@@ -1,0 +1,200 @@
+"""Other people's weights, in and out: nanoGPT's ckpt.pt, and the formats of Hugging Face's transformers."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # on the Hugging Face hub; any other GPT-2: hf:OWNER/NAME
+NANOGPT = {"model": dict, "model_args": dict, "iter_num": int}  # of its ckpt.pt
+
+
+def is_nanogpt(content):
+    return all(isinstance(content.get(key), kind) for key, kind in NANOGPT.items())
+
+
+def from_nanogpt(content):
+    """The fields of a Checkpoint in nanoGPT's ckpt.pt."""
+    return fields_of(content["model"], content["model_args"], content["iter_num"])
+
+
+def fields_of(weights, args, step):
+    """The fields of a Checkpoint from weights under nanoGPT's names. A compiled model's names have a prefix; the causal
+    masks that old versions saved are not learned."""
+    ours = {
+        k.removeprefix("_orig_mod.").replace("transformer.wpe.", "pos.wpe."): v
+        for k, v in weights.items()
+        if not k.endswith(".attn.bias")
+    }
+    return {"weights": ours, "config": args | {"pos_scheme": "learnable"}, "step": step}
+
+
+# Hugging Face. An architecture is one class: its names for our weights, and how its weights differ from ours.
+OURS = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. pos.".split()
+ARCHITECTURES = {}  # pos_scheme -> class
+
+
+class Architecture:
+    """names: theirs for OURS. settings(transformers, c, shared): their config for a GPTConfig c; ValueError where the
+    architecture does not compute it."""
+
+    def __init_subclass__(cls, scheme):
+        ARCHITECTURES[scheme] = cls
+
+    @staticmethod
+    def weight(name, w, n_head):
+        """Their form of our weight `name`."""
+        return w
+
+
+class GPT2(Architecture, scheme="learnable"):
+    names = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. transformer."
+    computed = {  # settings of theirs that change the result -> the values that model.py computes
+        "activation_function": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "n_inner": lambda c: (None, 4 * c.n_embd),
+        "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
+        "reorder_and_upcast_attn": (False,), "add_cross_attention": (False,), "tie_word_embeddings": (True,),
+    }  # fmt: skip
+
+    @staticmethod
+    def settings(transformers, c, shared):
+        return transformers.GPT2Config(
+            n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
+            embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function=gelu(c), **shared,
+        )  # fmt: skip
+
+    @staticmethod
+    def weight(name, w, n_head):
+        """Their matrices in the blocks are (in, out). Transposing takes a weight there, and back again."""
+        return w.T.contiguous() if ".h." in name and w.dim() == 2 else w
+
+
+class GPTNeoX(Architecture, scheme="rope"):
+    names = (
+        "gpt_neox. embed_in. .layers. input_layernorm. post_attention_layernorm. attention.query_key_value. "
+        "attention.dense. mlp.dense_h_to_4h. mlp.dense_4h_to_h. final_layer_norm."
+    )
+
+    @staticmethod
+    def settings(transformers, c, shared):
+        D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
+        rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
+        if c.rope_scaling == "ntk":  # is nothing but another base
+            rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
+        elif c.rope_scaling != "none":
+            rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
+        if c.rope_scaling == "yarn":
+            rope["original_max_position_embeddings"] = length
+        return transformers.GPTNeoXConfig(
+            max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
+            intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
+            rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
+            hidden_act=gelu(c), **shared,
+        )  # fmt: skip
+
+    @staticmethod
+    def weight(name, w, n_head):
+        """There q, k and v of one head lie together, and channel j is paired with j + D/2, not 2j with 2j + 1."""
+        if "c_attn" not in name:
+            return w
+        qkv = w.unflatten(0, (3, n_head, -1))  # (3, H, D, …)
+        paired = torch.cat((qkv[:2, :, 0::2], qkv[:2, :, 1::2]), dim=2)
+        return torch.cat((paired, qkv[2:])).transpose(0, 1).flatten(0, 2)
+
+
+class MPT(Architecture, scheme="alibi"):
+    names = "transformer. wte. .blocks. norm_1. norm_2. attn.Wqkv. attn.out_proj. ffn.up_proj. ffn.down_proj. norm_f."
+
+    @staticmethod
+    def settings(transformers, c, shared):
+        if c.bias or c.gelu_tanh:
+            raise ValueError(
+                f"MPT has no biases and the exact GELU: bias={c.bias}, gelu_tanh={c.gelu_tanh} do not fit it"
+            )
+        longest = 16 * c.block_size  # ALiBi has no end, but MPT has
+        return transformers.MptConfig(
+            max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, use_cache=True, **shared
+        )
+
+
+def gelu(config):
+    return "gelu_new" if config.gelu_tanh else "gelu"
+
+
+def import_transformers():
+    """Hugging Face's optional package, which then reports errors only."""
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            "Hugging Face's format needs a package that is not installed: pip install transformers"
+        ) from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return transformers
+
+
+def is_hub_name(name):
+    return name.startswith("hf:") or (name in HUB and not Path(name).exists())
+
+
+def from_hugging_face(name):
+    """The fields of a Checkpoint of a GPT-2, from a folder in Hugging Face's format or from the hub."""
+    model, loading = load_gpt2(name)
+    c = model.config
+    for key, values in GPT2.computed.items():
+        values = values(c) if callable(values) else values
+        if getattr(c, key) not in values:
+            allowed = " or ".join(map(repr, values))
+            raise ValueError(f"{name} has {key}={getattr(c, key)!r}, and model.py computes only {allowed}")
+    if lacking := sorted(loading["missing_keys"]):
+        raise ValueError(f"{name} lacks {len(lacking)} of its weights, such as {lacking[0]}")
+    args = dict(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd)
+    weights = {name: GPT2.weight(name, w, c.n_head) for name, w in model.state_dict().items()}
+    return fields_of(weights, args | {"gelu_tanh": c.activation_function != "gelu"}, step=0)
+
+
+def load_gpt2(name):
+    """transformers' model and what it says about loading it. ValueError where it cannot be loaded, in one line."""
+    transformers, source = import_transformers(), name.removeprefix("hf:")
+    if not Path(source).is_dir():  # a download shows its progress
+        transformers.utils.logging.enable_progress_bar()
+    try:
+        architecture = transformers.GPT2Config.get_config_dict(source)[0].get("model_type")
+        if architecture == "gpt2":
+            return transformers.GPT2LMHeadModel.from_pretrained(
+                source, dtype=torch.float32, weights_only=True, output_loading_info=True
+            )
+    except Exception as error:  # whatever the hub, the network or a damaged file provokes
+        advice = "" if Path(source).is_dir() else ": connect, or name a folder that holds it"
+        why = " ".join(str(error).split()).split(". ")[0][:200]
+        raise ValueError(f"{name} could not be loaded ({why}){advice}") from None
+    raise ValueError(f"{name} has the architecture {architecture!r}: only Hugging Face's 'gpt2' can be loaded")
+
+
+@torch.no_grad()
+def to_hugging_face(model, eot):
+    """The model as one of transformers. eot: the id between documents, or None. ValueError where no architecture there
+    computes the same."""
+    transformers, c = import_transformers(), model.config
+    if c.pos_scheme not in ARCHITECTURES:
+        raise ValueError(
+            f"no architecture of Hugging Face computes pos_scheme={c.pos_scheme}: "
+            f"only {', '.join(ARCHITECTURES)} can be exported"
+        )
+    if c.window or "0" in c.pos_pattern:
+        raise ValueError("no architecture of Hugging Face has this scheme with a window or a pos_pattern")
+    theirs = ARCHITECTURES[c.pos_scheme]
+    shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
+    exported = transformers.AutoModelForCausalLM.from_config(theirs.settings(transformers, c, shared))
+    for p in exported.parameters():  # they have biases where we may have none
+        p.zero_()
+    state = {}
+    for name, w in model.state_dict().items():
+        renamed = name
+        for old, new in zip(OURS, theirs.names.split(), strict=False):
+            renamed = renamed.replace(old, new)
+        state[renamed] = theirs.weight(name, w, c.n_head)
+    left = exported.load_state_dict(state, strict=False)
+    assert not left.unexpected_keys and all(k.endswith("bias") for k in left.missing_keys), left
+    return exported

@@ -1,0 +1,74 @@
+"""The processes that train together: one alone, or torchrun's."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from run.device import pick_device
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among the processes of a run."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(cls, device_name):
+        """The world that torchrun describes in the environment, or this process alone."""
+        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        if size > 1 and device_name in ("auto", "cuda") and torch.cuda.is_available():
+            device_name = f"cuda:{os.environ['LOCAL_RANK']}"
+        device = pick_device(device_name)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if size > 1:
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(device, rank, size)
+
+    @staticmethod
+    def leave():
+        """Ends the connection, if there is one. DDP's threads must have ended before."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def is_first(self):
+        return self.rank == 0
+
+    def barrier(self, here=True):
+        """Waits until every process is at a barrier."""
+        if self.size > 1 and here:
+            dist.barrier()
+
+    def first_goes_first(self, action):
+        """action() in every process, in the first one before the others: it may write what the others then read."""
+        self.barrier(here=not self.is_first)
+        result = action()
+        self.barrier(here=self.is_first)
+        return result
+
+    def sum(self, value):
+        """The sum of every process's value, a number."""
+        if self.size == 1:
+            return value
+        total = torch.tensor(float(value), device=self.device)
+        dist.all_reduce(total)
+        return total.item()
+
+    def wrap(self, model):
+        """The model, made to average its gradients over the processes."""
+        if self.size == 1:
+            return model
+        return DistributedDataParallel(model, device_ids=[self.device.index] if self.device.type == "cuda" else None)
+
+    def place(self, tensors):
+        """The tensors on this process's device."""
+        if self.device.type == "cuda":  # pinned memory is copied while the GPU computes
+            return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
+        return [t.to(self.device) for t in tensors]

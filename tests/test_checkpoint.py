@@ -1,0 +1,116 @@
+import json
+import shutil
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import data
+import sample
+import train
+from model import GPTConfig
+from run import checkpoint as checkpoints
+from run.checkpoint import CALL_FIELDS, Checkpoint, experiment_of
+
+
+def changed(run, folder, change):
+    """A copy of a run whose files `change` has changed."""
+    shutil.copytree(run, folder)
+    for name in ("best.pt", "latest.pt"):
+        content = torch.load(folder / name)
+        change(content)
+        (folder / name).unlink()
+        torch.save(content, folder / name)
+    return folder
+
+
+def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
+    content = torch.load(trained("learnable") / "best.pt", weights_only=True)
+    keys = {"model", "optimizer", "model_args", "config", "experiment", "step", "best_val_loss", "tokenizer"}
+    assert keys | {"dataset_hash", "segment"} == content.keys()
+    assert {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight",
+            "transformer.ln_f.weight", "lm_head.weight", "pos.wpe.weight"} <= content["model"].keys()  # fmt: skip
+    json.dumps({k: v for k, v in content.items() if k not in ("model", "optimizer")})
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    spec = data.CharTokenizer("abc").spec
+    saved = Checkpoint({"w": torch.ones(3)}, GPTConfig(), 7, {"state": {}}, {"dataset": "x"}, "e", 1.5, spec, "hash", 2)
+    saved.save(tmp_path, is_best=True)
+    for name in ("best.pt", "latest.pt"):
+        loaded = checkpoints.load(tmp_path / name)
+        assert torch.equal(loaded.weights["w"], torch.ones(3))
+        here = dict(path=str(tmp_path / name), folder=tmp_path, weights={})
+        assert replace(loaded, **here) == replace(saved, **here)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
+    replace(saved, step=8).save(tmp_path, is_best=False)
+    assert (checkpoints.load(tmp_path, "best").step, checkpoints.load(tmp_path, "latest").step) == (7, 8)
+
+
+def test_an_experiment_is_the_same_whatever_the_seed_and_the_call(trained):
+    one, two = (checkpoints.load(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
+    assert one.experiment == two.experiment
+    assert checkpoints.load(trained("rope", learning_rate=0.01)).experiment != one.experiment
+    for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
+        assert experiment_of(one.settings | {key: value}, one.config, one.dataset_hash) != one.experiment
+    assert experiment_of(one.settings, one.config, "other text") != one.experiment
+
+
+def test_fields_of_a_call_are_settings():
+    assert set(CALL_FIELDS) < {f.name for f in fields(train.TrainConfig)}
+
+
+def test_runs_older_than_a_setting_belong_to_the_same_experiment_and_go_on(trained, tmp_path, capsys, refused):
+    def older(content):
+        del content["model_args"]["gelu_tanh"], content["experiment"]
+        for name in ("gelu_tanh", "window", "init_from"):
+            del content["config"][name]
+
+    run = trained("learnable")
+    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    assert old.config == new.config and old.experiment == new.experiment
+    flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]
+    flags += [f"--out_dir={tmp_path}/r", "--device=cpu"]
+    assert train.main(flags) == 0 and "is finished: 4 steps" in capsys.readouterr().out
+    assert "gelu_tanh False there, True now" in refused(train.main, *flags, "--gelu_tanh")
+    train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
+    assert checkpoints.load(tmp_path / "r", "latest").step == 5
+
+
+def damage(content):
+    content["tokenizer"]["chars"] += "é"
+
+
+@pytest.mark.parametrize(
+    "write, message",
+    [
+        (lambda path: path.write_bytes(b"no checkpoint"), "latest.pt is not a checkpoint of plain tensors"),
+        (lambda path: torch.save({"model": Path}, path), "or contains code); nothing was loaded"),
+        (lambda path: torch.save([1, 2], path), "it lacks model, optimizer, model_args, config, step"),
+        (lambda path: torch.save({"model": {}}, path), "it lacks optimizer, model_args, config, step"),
+    ],
+)
+def test_other_files_are_refused(tiny, tmp_path, write, message, refused):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    write(folder / "latest.pt")
+    assert message in refused(train.main, *tiny, f"--out_dir={folder}")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (damage, "its tokenizer does not match its hash; the file is damaged"),
+        (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py"),
+        (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
+        (lambda c: c["model_args"].update(n_embd=32), "does not fit model.py: Error(s) in loading state_dict"),
+    ],
+)
+def test_damaged_content_is_refused(trained, tmp_path, change, message, refused):
+    assert message in refused(sample.main, f"--out_dir={changed(trained('rope'), tmp_path / 'r', change)}")
+
+
+def test_a_config_that_exists_is_valid(trained):
+    checkpoint = checkpoints.load(trained("rope"))
+    assert GPTConfig(**asdict(checkpoint.config)) == checkpoint.model(torch.device("cpu")).config

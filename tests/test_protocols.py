@@ -1,0 +1,186 @@
+"""Each protocol on models whose losses are known, and against one plain forward per window."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import data
+import eval_length
+from eval_length import EvalConfig
+from evaluation.protocols import PROTOCOLS, Fixed
+from evaluation.statistics import breakdown
+from evaluation.windows import Subject
+from model import SCHEMES, GPTConfig
+from run import checkpoint as checkpoints
+
+LOSSES = [name for name in PROTOCOLS if name != "recall"]  # test_recall.py has the other
+
+
+class KnownModel:
+    """Its loss at position p of a window is f(p), whatever the text: over three tokens, token 0 has the probability
+    exp(−f(p)), and every token of the text is 0."""
+
+    config = GPTConfig(block_size=16, vocab_size=3, n_embd=12)
+
+    def __init__(self, f):
+        self.f = f
+
+    def hidden(self, idx, last):
+        p = torch.arange(idx.size(1), dtype=torch.float64)[-last:]
+        return self.f(p).expand(len(idx), -1)[..., None]
+
+    class lm_head:
+        weight = torch.zeros(1)
+
+        def __new__(cls, loss):
+            q = torch.exp(-loss)
+            return torch.cat((q.log(), ((1 - q) / 2).log().expand(-1, 2)), dim=-1)
+
+
+def protocol_of(name, split, **settings):
+    """A protocol for runs trained at 16 tokens."""
+    if "block_tokens" in settings and "block_tokens" not in PROTOCOLS[name].options:
+        del settings["block_tokens"]
+    return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {16}, len(split.tokens))
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """known(f, name): a protocol, and what it finds about a model whose loss at position p is f(p)."""
+    monkeypatch.setattr("evaluation.protocols.attention_entropy", lambda *args: 0.0)
+
+    def measure(f, name):
+        split = data.Split(np.zeros(3000, np.uint16), np.arange(0, 3000, 300), 3)
+        protocol = protocol_of(name, split, lengths="16,32,64,128", blocks=10, block_tokens=4)
+        found = protocol.prepare(data.Dataset("x", split, split, data.CharTokenizer("abc"), {}, ""), 16)
+        subject = Subject(KnownModel(f), split, torch.float32, lambda n: None)
+        for job in protocol.jobs(found, 16, None):
+            found |= protocol.measure(job, subject, found, 16)
+        return protocol, found, subject
+
+    return measure
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name, known):
+    def f(p):
+        return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
+
+    protocol, found, subject = known(f, name)
+    for job in protocol.jobs(found, 16, None):
+        expected = f(torch.arange(job.length, dtype=torch.float64)).numpy()
+        losses = protocol.block_losses(job, subject, found)
+        windows, scored = {
+            "sliding": (4, 4), "nonoverlapping": (128 // job.length, job.length), "position": (1, job.length),
+        }.get(name, (1, 4))  # fmt: skip
+        assert losses.shape == (10, windows, scored)
+        np.testing.assert_allclose(losses, np.broadcast_to(expected[-scored:], losses.shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_breakdown_is_found_where_it_was_planted(name, known):
+    protocol, found, _ = known(lambda p: 1.0 + 0.5 * (p >= 40), name)
+    rows, _ = protocol.rows(found, 16)
+    assert breakdown(rows, 16, 0.1) == 64 and breakdown(rows, 16, 0.6) is None
+    assert rows[32]["delta"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("harm", [0.0, 0.3])
+def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, known):
+    """A model that is poor at the first 8 positions of a window and the same from there on gains nothing by a longer
+    one; one that gets worse from position 40 on does so by the mean of what it loses there."""
+    protocol, found, _ = known(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping")
+    rows, _ = protocol.rows(found, 16)
+    for n in (32, 64, 128):
+        assert rows[n]["dilution"] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
+        assert rows[n]["real"] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
+        assert rows[n]["dilution"] + rows[n]["real"] == pytest.approx(rows[n]["delta"], abs=1e-9)
+
+
+def test_bits_per_byte_are_of_the_text_of_the_targets(gpt2_bpe):
+    """Four tokens of 3, 1, 2 and 0 bytes, the last an end of text: 1.5 bytes a token."""
+    tokenizer = data.tokenizer_from({"kind": "gpt2"})
+    ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", data.END_OF_TEXT)]
+    split = data.Split(np.array([0, 0, *ids] * 30, np.uint16), np.array([0]), tokenizer.n_vocab)
+    protocol = protocol_of("fixed", split, lengths="16", block_tokens=4, blocks=5)
+    protocol.layout = lambda length: (np.array([17]), 4)  # so that blocks end where the four tokens do
+    protocol.block_tokens = 6
+    found = protocol.prepare(data.Dataset("x", split, split, tokenizer, {}, ""), 16)
+    assert found["bytes_per_token"] == 1.5
+    rows, _ = protocol.rows(found | {"16": np.full(5, 3 * math.log(2))}, 16)
+    assert rows[16]["bits_per_byte"] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+@pytest.mark.parametrize("name", ["fixed", "sliding", "nonoverlapping"])
+def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, name):
+    model = checkpoints.load(trained(scheme)).model(torch.device("cpu"))
+    longest = 16 if model.config.max_positions else 64
+    ds = data.load(dataset)
+    tokens = torch.from_numpy(ds.val.tokens.astype(np.int64))
+    lengths = f"{longest // 4},{longest}" if longest == 64 else "4,16"
+    protocol = protocol_of(name, ds.val, lengths=lengths, block_tokens=3 if name == "sliding" else 1, blocks=6)
+    found = protocol.prepare(ds, 16)
+    subject, scored = Subject(model, ds.val, torch.float32, lambda n: None), protocol.block_tokens
+    for job in protocol.jobs(found, 16, None):
+        length, expected = job.length, []
+        for e in found["ends"]:
+            if name == "nonoverlapping":
+                starts = range(e - longest, e, length)
+                windows = [(tokens[None, s : s + length], tokens[None, s + 1 : s + length + 1]) for s in starts]
+                expected.append(np.mean([model(x, y)[1].item() for x, y in windows]))
+            else:  # the last targets of a window; sliding: of four windows
+                losses = []
+                for end in (e - scored * np.arange(4 if name == "sliding" else 1)).tolist():
+                    x, y = tokens[None, end - length : end], tokens[None, end - length + 1 : end + 1]
+                    losses.append(torch.nn.functional.cross_entropy(model(x, y)[0][0, -scored:], y[0, -scored:]).item())
+                expected.append(np.mean(losses))
+        assert protocol.block_losses(job, subject, found).mean(axis=(1, 2)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
+    """ALiBi with a window of 8 in its one layer, trained at 16: what lies beyond 16 is out of its sight, whatever it
+    is."""
+    checkpoint, ds = checkpoints.load(trained("alibi")), data.load(dataset)
+    protocol = protocol_of("context", ds.val, lengths="16,32,64", block_tokens=2, blocks=12)
+    for window in (8, 0):
+        found = protocol.prepare(ds, 16)
+        model = checkpoint.model(torch.device("cpu"))
+        model.override(checkpoint.under(EvalConfig(runs=("x",), window=window), 64))
+        for job in protocol.jobs(found, 16, None):
+            found |= protocol.measure(job, Subject(model, ds.val, torch.float32, lambda n: None), found, 16)
+        rows, _ = protocol.rows(found, 16)
+        for n in (32, 64):
+            if window:
+                gains = [rows[n][f"gain_over_{kind}"] for kind in protocol.kinds]
+                assert gains == pytest.approx([0] * 3, abs=1e-5)
+            else:  # it does see it
+                assert abs(found[f"foreign-{n}"] - found[str(n)]).max() > 1e-4
+                assert abs(found[f"shuffled-{n}"] - found[str(n)]).max() > 1e-4
+
+
+@pytest.fixture
+def every_second():
+    class EverySecond(Fixed, name="every_second"):
+        question = "only every second block"
+
+        def losses(self, found):
+            return {n: values[::2] for n, values in super().losses(found).items()}
+
+        def bands(self, differences, found):
+            return super().bands(differences, found | {"documents": found["documents"][::2]})
+
+    yield EverySecond
+    del PROTOCOLS["every_second"]
+
+
+def test_a_further_protocol_is_one_class(every_second, trained, tmp_path, capsys):
+    """It has its flag, files, table and picture without a word elsewhere."""
+    argv = [str(trained("rope")), "--blocks=20", f"--results_dir={tmp_path}", "--device=cpu", "--protocol=every_second"]
+    assert eval_length.main(argv) == 0
+    assert "every_second: the same 20 blocks of 1 tokens" in capsys.readouterr().out
+    assert (tmp_path / "length-every_second-rope.png").exists()
+    with np.load(trained("rope") / "length-every_second.npz") as kept:
+        assert kept["64"].shape == (20,)
