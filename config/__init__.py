@@ -2,10 +2,11 @@
 Settings from config files and the command line: `python train.py config/rope.py --batch_size=32`.
 
 A config file is plain Python assignments. Files compose, a later one wins, and --key=value wins over all. Every
-name must be a field of the script's frozen dataclass, and every value is held against the field's annotation.
+name must be a field of the script's frozen dataclass, and every value must be of the type that the field names.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import inspect
@@ -20,52 +21,48 @@ from pathlib import Path
 
 def script(main):
     """Exits with main(argv)'s status. A user's mistake, a ValueError or OSError, is one line and status 2, without a
-    traceback. After Ctrl-C the process dies of the signal, as a shell's loop over runs must see to end, too."""
+    traceback. After Ctrl-C the process dies of the signal: a shell's loop over runs must see that to end, too."""
     try:
-        status = main(sys.argv[1:])
+        sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        sys.exit(1)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        status = 2
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    sys.exit(status)
 
 
 def parse(cls, argv, list_field=None):
-    """(values, files) of a command line: what it sets of the fields of cls, and the config files it names.
+    """(values, files) of a command line: the fields of cls that it sets, and the config files that it names.
 
-    Arguments that are neither flags nor .py files are collected under list_field, where there is one. --help prints
-    the fields with their defaults and comments and exits. Raises ValueError for whatever does not fit."""
-    values, flags, files, rest = {}, {}, [], []
+    list_field, where there is one, collects the arguments that are neither flags nor .py files. --help prints the
+    fields with their defaults and comments and exits. ValueError for whatever does not fit."""
+    values, flags, files = {}, {}, []
     for arg in argv:
         if arg in ("-h", "--help"):
             print(help_text(cls))
             sys.exit(0)
         if arg.startswith("--"):
             key, given, text = arg[2:].partition("=")
-            check_key(cls, key, "the command line")
-            if not given and bool not in _types(cls)[key]:
+            kinds = kinds_of(cls, key, "the command line")
+            if not given and bool not in kinds:
                 raise ValueError(f"--{key} needs a value: --{key}=VALUE")
-            flags[key] = convert(cls, key, text if given else True)
+            flags[key] = convert(key, text if given else True, kinds)
         elif arg.endswith(".py"):
             files.append(arg)
             values |= read_file(cls, arg)
         elif list_field:
-            rest.append(arg)
+            flags[list_field] = (*flags.get(list_field, ()), arg)
         else:
             known = Path("config", f"{arg}.py")
             hint = f": did you mean {known}?" if known.is_file() else ""
             hint = f": did you mean --out_dir={arg}?" if Path(arg).is_dir() else hint
             raise ValueError(f"{arg!r} is neither a config file (NAME.py) nor a flag (--key=value){hint}")
-    values |= flags
-    if rest:
-        values[list_field] = tuple(rest)
-    return values, files
+    return values | flags, files
 
 
 def load(cls, argv, list_field=None):
@@ -83,26 +80,25 @@ def read_file(cls, path):
     except Exception as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
     names = {k: v for k, v in names.items() if not k.startswith("_") and not inspect.ismodule(v)}
-    for key in names:
-        check_key(cls, key, path)
-    return {key: convert(cls, key, value) for key, value in names.items()}
+    return {key: convert(key, value, kinds_of(cls, key, path)) for key, value in names.items()}
 
 
-def check_key(cls, key, where):
-    if key not in _types(cls):
-        near = difflib.get_close_matches(key, _types(cls), n=1, cutoff=0.5)
+def kinds_of(cls, key, where):
+    """The types that the field `key` of cls takes: (int,), or (bool, NoneType) for `bool | None`."""
+    kinds = {f.name: typing.get_args(f.type) or (f.type,) for f in dataclasses.fields(cls)}
+    if key not in kinds:
+        near = difflib.get_close_matches(key, kinds, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "--help lists all keys"
         raise ValueError(f"unknown key {key!r} in {where}: {hint}")
+    return kinds[key]
 
 
-def convert(cls, key, value):
-    """value as the type of the field `key`: a string from the command line is read as Python would read it."""
-    kinds, given = _types(cls)[key], value
-    if str not in kinds and isinstance(value, str):
-        try:
+def convert(key, given, kinds):
+    """The value `given` for `key` as one of its types: Python's reading of a string, where str is not among them."""
+    value = given
+    if isinstance(value, str) and str not in kinds:
+        with contextlib.suppress(ValueError, SyntaxError):
             value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value)
-        except (ValueError, SyntaxError):
-            pass
     if float in kinds and type(value) is int:
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
@@ -126,20 +122,10 @@ def one_of(choices, cfg, name):
 
 
 def help_text(cls):
-    """What the script does, and each field with its default and the comment beside it."""
-    comments = {}
-    for base in reversed(cls.__mro__[:-1]):
-        for name, comment in re.findall(r"^    (\w+):[^#\n]*(?:#\s*(.*))?$", inspect.getsource(base), re.M):
-            comments[name] = comment or comments.get(name, "")
-    doc = inspect.getdoc(inspect.getmodule(cls)) or ""
-    rows = [
-        (f"--{f.name}={f.default!r}" if f.default != "" else f"--{f.name}=''", comments.get(f.name, ""))
-        for f in dataclasses.fields(cls)
-    ]
+    """What the script does, and each field with its default and the comment beside it, in cls or in a base."""
+    source = "".join(inspect.getsource(base) for base in reversed(cls.__mro__[:-1]))
+    comments = dict(re.findall(r"^    (\w+):[^#\n]*#\s*(.*)$", source, re.M))
+    rows = [(f"--{f.name}={f.default!r}", comments.get(f.name, "")) for f in dataclasses.fields(cls)]
     width = max(len(left) for left, _ in rows)
+    doc = inspect.getdoc(inspect.getmodule(cls)) or ""
     return f"{doc}\n\n" + "\n".join(f"  {left:{width}}  {comment}".rstrip() for left, comment in rows)
-
-
-def _types(cls):
-    """field name -> the types it takes: (int,), or (bool, NoneType) for `bool | None`."""
-    return {f.name: typing.get_args(f.type) or (f.type,) for f in dataclasses.fields(cls)}

@@ -63,8 +63,7 @@ class Checkpoint:
         content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
         content["model_args"] = asdict(self.config)
         content["tokenizer"] = self.tokenizer_spec | {"hash": spec_hash(self.tokenizer_spec)}
-        latest, best = folder / "latest.pt", folder / "best.pt"
-        temporary = folder / "latest.pt.tmp"
+        latest, temporary = folder / "latest.pt", folder / "latest.pt.tmp"
         with open(temporary, "wb") as f:
             torch.save(content, f)
             f.flush()
@@ -77,7 +76,7 @@ class Checkpoint:
                 os.link(latest, second)
             except OSError:
                 shutil.copyfile(latest, second)
-            os.replace(second, best)
+            os.replace(second, folder / "best.pt")
 
     def model(self, device):
         """The model, in evaluation mode."""
@@ -90,11 +89,8 @@ class Checkpoint:
 
     def under(self, overrides, length):
         """The GPTConfig under Overrides, for use up to `length` tokens. ValueError where they do not fit the model."""
-        c, new = self.config, {}
-        if overrides.window is not None:
-            new["window"] = overrides.window
-        if overrides.rope_theta is not None:
-            new["rope_theta"] = overrides.rope_theta
+        c, given = self.config, {"window": overrides.window, "rope_theta": overrides.rope_theta}
+        new = {name: value for name, value in given.items() if value is not None}
         if overrides.rope_scaling:
             new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
         if overrides.rope_factor != "auto":
@@ -107,29 +103,29 @@ class Checkpoint:
             raise ValueError(f"{self.path}: {error}") from None
 
     def tokenizer(self, given=None, whose=""):
-        """The model's tokenizer, or the tokenizer `given`, which belongs to `whose`, where the model carries none.
-        ValueError where the two differ, or where the model has too few ids."""
+        """The model's tokenizer or, where it carries none, the tokenizer `given`, which belongs to `whose`. ValueError
+        where the two differ, or where the model has too few ids."""
         own, n_vocab = self.tokenizer_spec, self.config.vocab_size
-        if own is None and given is None:
-            raise ValueError(
-                f"{self.path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME to use a prepared text's"
-            )
+        if given is None and own is None:
+            raise ValueError(f"{self.path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME for a text's")
+        if given is None:
+            return tokenizer_from(own)
         if own is None and given.n_vocab > n_vocab:
             raise ValueError(f"{self.path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
-        if own is not None and given is not None and given.spec != own:
+        if own not in (None, given.spec):
             raise ValueError(f"{self.path} was trained with another tokenizer than that of {whose}")
-        return given or tokenizer_from(own)
+        return given
 
     def dataset_name(self, named=""):
-        """The name of the dataset that was `named`, or else of the one that the model was trained on."""
+        """The dataset that was `named`, or else the one that the model was trained on."""
         if not (named or self.settings):
             raise ValueError(f"{self.path} does not say which text it was trained on: name one with --dataset=NAME")
         return named or self.settings["dataset"]
 
 
 def experiment_of(settings, config, dataset_hash):
-    """Identifies an experiment: all that its runs have in common, whatever their seed. A run from before a setting of
-    the model existed has that setting's default."""
+    """Identifies an experiment: all that its runs have in common, whatever their seed. A run that is older than a
+    setting of the model has that setting's default."""
     settings = asdict(config) | {"init_from": ""} | settings
     same = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
     return json.dumps([same, dataset_hash], sort_keys=True)
@@ -155,14 +151,14 @@ def load(path, which="best"):
     if path.is_dir():
         candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
         path = next((p for p in candidates if p.is_file()), candidates[0])
-    if foreign.is_hub_name(name):
+    if name.startswith("hf:") or (name in foreign.HUB and not Path(name).exists()):
         known, folder = foreign.from_hugging_face(name), Path("results/hub", name.removeprefix("hf:"))
     elif path.name == "config.json" and path.is_file():
         path = folder = path.parent
         known = foreign.from_hugging_face(str(path))
     else:
         content, folder = read(path), path.parent
-        known = foreign.from_nanogpt(content) if foreign.is_nanogpt(content) else from_content(content, path)
+        known = foreign.from_nanogpt(content) or from_content(content, path)
     try:
         config = GPTConfig(**known["config"])
     except (TypeError, ValueError) as error:
@@ -180,10 +176,8 @@ def read(path):
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # whatever a damaged or hostile file provokes
-        raise ValueError(
-            f"{path} is not a checkpoint of plain tensors (it is damaged, of another kind, or contains code); "
-            f"nothing was loaded"
-        ) from None
+        why = "it is damaged, of another kind, or contains code"
+        raise ValueError(f"{path} is not a checkpoint of plain tensors ({why}); nothing was loaded") from None
     return content if isinstance(content, dict) else {}
 
 

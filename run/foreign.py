@@ -6,16 +6,14 @@ from pathlib import Path
 import torch
 
 HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # on the Hugging Face hub; any other GPT-2: hf:OWNER/NAME
-NANOGPT = {"model": dict, "model_args": dict, "iter_num": int}  # of its ckpt.pt
-
-
-def is_nanogpt(content):
-    return all(isinstance(content.get(key), kind) for key, kind in NANOGPT.items())
 
 
 def from_nanogpt(content):
-    """The fields of a Checkpoint in nanoGPT's ckpt.pt."""
-    return fields_of(content["model"], content["model_args"], content["iter_num"])
+    """The fields of a Checkpoint in nanoGPT's ckpt.pt, or None where `content` is something else."""
+    kinds = {"model": dict, "model_args": dict, "iter_num": int}
+    if all(isinstance(content.get(key), kind) for key, kind in kinds.items()):
+        return fields_of(content["model"], content["model_args"], content["iter_num"])
+    return None
 
 
 def fields_of(weights, args, step):
@@ -29,56 +27,44 @@ def fields_of(weights, args, step):
     return {"weights": ours, "config": args | {"pos_scheme": "learnable"}, "step": step}
 
 
-# Hugging Face. An architecture is one class: its names for our weights, and how its weights differ from ours.
+# Hugging Face
 OURS = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. pos.".split()
-ARCHITECTURES = {}  # pos_scheme -> class
 
 
 class Architecture:
-    """names: theirs for OURS. settings(transformers, c, shared): their config for a GPTConfig c; ValueError where the
-    architecture does not compute it."""
+    """One of Hugging Face's. names: theirs for OURS. settings(transformers, c, shared): their config for a GPTConfig c;
+    ValueError where the architecture does not compute it."""
 
-    def __init_subclass__(cls, scheme):
-        ARCHITECTURES[scheme] = cls
-
-    @staticmethod
-    def weight(name, w, n_head):
+    def weight(self, name, w, n_head):
         """Their form of our weight `name`."""
         return w
 
 
-class GPT2(Architecture, scheme="learnable"):
+class GPT2(Architecture):
     names = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. transformer."
-    computed = {  # settings of theirs that change the result -> the values that model.py computes
-        "activation_function": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "n_inner": lambda c: (None, 4 * c.n_embd),
-        "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
-        "reorder_and_upcast_attn": (False,), "add_cross_attention": (False,), "tie_word_embeddings": (True,),
-    }  # fmt: skip
 
-    @staticmethod
-    def settings(transformers, c, shared):
+    def settings(self, transformers, c, shared):
         return transformers.GPT2Config(
             n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
-            embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function=gelu(c), **shared,
+            embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function="gelu_new" if c.gelu_tanh else "gelu",
+            **shared,
         )  # fmt: skip
 
-    @staticmethod
-    def weight(name, w, n_head):
+    def weight(self, name, w, n_head):
         """Their matrices in the blocks are (in, out). Transposing takes a weight there, and back again."""
         return w.T.contiguous() if ".h." in name and w.dim() == 2 else w
 
 
-class GPTNeoX(Architecture, scheme="rope"):
+class GPTNeoX(Architecture):
     names = (
         "gpt_neox. embed_in. .layers. input_layernorm. post_attention_layernorm. attention.query_key_value. "
         "attention.dense. mlp.dense_h_to_4h. mlp.dense_4h_to_h. final_layer_norm."
     )
 
-    @staticmethod
-    def settings(transformers, c, shared):
+    def settings(self, transformers, c, shared):
         D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
         rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
-        if c.rope_scaling == "ntk":  # is nothing but another base
+        if c.rope_scaling == "ntk":  # changes the base, and nothing else
             rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
         elif c.rope_scaling != "none":
             rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
@@ -88,11 +74,10 @@ class GPTNeoX(Architecture, scheme="rope"):
             max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
             intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
             rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
-            hidden_act=gelu(c), **shared,
+            hidden_act="gelu_new" if c.gelu_tanh else "gelu", **shared,
         )  # fmt: skip
 
-    @staticmethod
-    def weight(name, w, n_head):
+    def weight(self, name, w, n_head):
         """There q, k and v of one head lie together, and channel j is paired with j + D/2, not 2j with 2j + 1."""
         if "c_attn" not in name:
             return w
@@ -101,23 +86,21 @@ class GPTNeoX(Architecture, scheme="rope"):
         return torch.cat((paired, qkv[2:])).transpose(0, 1).flatten(0, 2)
 
 
-class MPT(Architecture, scheme="alibi"):
+class MPT(Architecture):
     names = "transformer. wte. .blocks. norm_1. norm_2. attn.Wqkv. attn.out_proj. ffn.up_proj. ffn.down_proj. norm_f."
 
-    @staticmethod
-    def settings(transformers, c, shared):
+    def settings(self, transformers, c, shared):
         if c.bias or c.gelu_tanh:
             raise ValueError(
                 f"MPT has no biases and the exact GELU: bias={c.bias}, gelu_tanh={c.gelu_tanh} do not fit it"
             )
-        longest = 16 * c.block_size  # ALiBi has no end, but MPT has
+        longest = 16 * c.block_size  # ALiBi has no limit, but MPT has one
         return transformers.MptConfig(
             max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, use_cache=True, **shared
         )
 
 
-def gelu(config):
-    return "gelu_new" if config.gelu_tanh else "gelu"
+ARCHITECTURES = {"learnable": GPT2(), "rope": GPTNeoX(), "alibi": MPT()}  # by pos_scheme
 
 
 def import_transformers():
@@ -125,37 +108,35 @@ def import_transformers():
     try:
         import transformers
     except ImportError:
-        raise ValueError(
-            "Hugging Face's format needs a package that is not installed: pip install transformers"
-        ) from None
+        raise ValueError("Hugging Face's format needs one more package: pip install transformers") from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return transformers
 
 
-def is_hub_name(name):
-    return name.startswith("hf:") or (name in HUB and not Path(name).exists())
-
-
 def from_hugging_face(name):
     """The fields of a Checkpoint of a GPT-2, from a folder in Hugging Face's format or from the hub."""
     model, loading = load_gpt2(name)
     c = model.config
-    for key, values in GPT2.computed.items():
-        values = values(c) if callable(values) else values
+    computed = {  # settings of theirs that change the result -> the values that model.py computes
+        "activation_function": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "n_inner": (None, 4 * c.n_embd),
+        "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
+        "reorder_and_upcast_attn": (False,), "add_cross_attention": (False,), "tie_word_embeddings": (True,),
+    }  # fmt: skip
+    for key, values in computed.items():
         if getattr(c, key) not in values:
             allowed = " or ".join(map(repr, values))
             raise ValueError(f"{name} has {key}={getattr(c, key)!r}, and model.py computes only {allowed}")
     if lacking := sorted(loading["missing_keys"]):
         raise ValueError(f"{name} lacks {len(lacking)} of its weights, such as {lacking[0]}")
     args = dict(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd)
-    weights = {name: GPT2.weight(name, w, c.n_head) for name, w in model.state_dict().items()}
+    weights = {name: GPT2().weight(name, w, c.n_head) for name, w in model.state_dict().items()}
     return fields_of(weights, args | {"gelu_tanh": c.activation_function != "gelu"}, step=0)
 
 
 def load_gpt2(name):
-    """transformers' model and what it says about loading it. ValueError where it cannot be loaded, in one line."""
+    """transformers' model, and its report on the loading. ValueError, in one line, where it cannot be loaded."""
     transformers, source = import_transformers(), name.removeprefix("hf:")
     if not Path(source).is_dir():  # a download shows its progress
         transformers.utils.logging.enable_progress_bar()
@@ -178,10 +159,8 @@ def to_hugging_face(model, eot):
     computes the same."""
     transformers, c = import_transformers(), model.config
     if c.pos_scheme not in ARCHITECTURES:
-        raise ValueError(
-            f"no architecture of Hugging Face computes pos_scheme={c.pos_scheme}: "
-            f"only {', '.join(ARCHITECTURES)} can be exported"
-        )
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"no architecture of Hugging Face computes pos_scheme={c.pos_scheme}: only {known} go there")
     if c.window or "0" in c.pos_pattern:
         raise ValueError("no architecture of Hugging Face has this scheme with a window or a pos_pattern")
     theirs = ARCHITECTURES[c.pos_scheme]

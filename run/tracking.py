@@ -1,4 +1,4 @@
-"""What a person follows a run by: metrics.jsonl, progress lines and wandb."""
+"""How a person follows a run: metrics.jsonl, progress lines and wandb."""
 
 import contextlib
 import json
@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from tqdm import tqdm
 
 from run.files import write_atomically
+
+WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 
 def read_metrics(folder):
@@ -63,9 +65,6 @@ def progress_bar(label, total, shown=True):
     return tqdm(total=total, desc=label, unit_scale=True, leave=False, disable=None if shown else True)
 
 
-WANDB_MODES = ("auto", "online", "offline", "disabled")
-
-
 def stamp():
     """The time, to make an id that is used once."""
     return time.strftime("%Y%m%d-%H%M%S")
@@ -85,20 +84,16 @@ class Wandb:
         import wandb  # half a second, so only where it is used
 
         self.wandb = wandb
-
-        def start(mode):
-            settings = wandb.Settings(silent=True, console="off", init_timeout=20)
-            return wandb.init(mode=mode, project=project, group=group, id=id, name=id, job_type=job_type, config=config,
-                              settings=settings)  # fmt: skip
-
+        options = dict(project=project, group=group, id=id, name=id, job_type=job_type, config=config)
+        options["settings"] = dict(silent=True, console="off", init_timeout=20)
         try:
             try:
-                self.run = start(mode)
+                self.run = wandb.init(mode=mode, **options)
             except wandb.errors.Error as error:  # no login, or no network
                 if mode == "offline":
                     raise
-                self._warn(f"wandb is not reachable ({type(error).__name__}), so it logs offline")
-                self.run = start("offline")
+                print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
+                self.run = wandb.init(mode="offline", **options)
             for prefix, step_metric in axes.items():
                 self.run.define_metric(step_metric, hidden=True)
                 self.run.define_metric(f"{prefix}/*", step_metric=step_metric)
@@ -119,15 +114,11 @@ class Wandb:
         run = self.run
         if run is None:
             return []
-        folder = os.path.relpath(run.settings.sync_dir)
-        charts = None if run.settings._offline else f"charts    {run.url}"
+        folder = os.path.relpath(Path(run.settings.sync_dir).parent)
+        offline = [f"charts    wandb leet {folder}", f"upload    wandb sync {folder}/offline-run-*"]
+        lines = offline if run.settings._offline else [f"charts    {run.url}"]
         self._do(run.finish)
-        if charts:
-            return [charts]
-        return [
-            f"charts    wandb leet {Path(folder).parent}",
-            f"upload    wandb sync {Path(folder).parent}/offline-run-*",
-        ]
+        return lines
 
     def _do(self, action):
         if self.run is not None:
@@ -137,11 +128,8 @@ class Wandb:
                 self._give_up(error)
 
     def _give_up(self, error):
-        self._warn(f"wandb failed and is left out from here on: {error}")
+        print(f"wandb failed and is left out from here on: {error}", file=sys.stderr)
         self.run = None
-
-    def _warn(self, text):
-        print(text, file=sys.stderr)
 
 
 def _has_login():

@@ -37,31 +37,17 @@ class BenchConfig(TrainConfig):
         config.at_least(1, self, "rounds")
 
 
-def load_nanogpt(path):
-    """The module model.py of a nanoGPT checkout."""
-    file = Path(path) / "model.py"
+def nanogpt(cfg, device):
+    """The model and the optimizer of a nanoGPT checkout."""
+    file = Path(cfg.nanogpt) / "model.py"
     if not file.is_file():
-        raise ValueError(f"nanogpt={path!r} has no model.py: give the path of a nanoGPT checkout")
+        raise ValueError(f"nanogpt={cfg.nanogpt!r} has no model.py: give the path of a nanoGPT checkout")
     spec = importlib.util.spec_from_file_location("nanogpt_model", file)
-    module = sys.modules["nanogpt_model"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def contenders(cfg, device):
-    """{name: (model, optimizer)}."""
-    pairs = {}
-    if cfg.nanogpt:
-        nanogpt = load_nanogpt(cfg.nanogpt)
-        shared = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(nanogpt.GPTConfig)}
-        model = nanogpt.GPT(nanogpt.GPTConfig(**shared)).to(device)
-        betas = cfg.beta1, cfg.beta2
-        optimizer = model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
-        pairs["nanoGPT"] = model, optimizer
-    for scheme in [BASE, *(s for s in SCHEMES if s != BASE)]:
-        model = GPT(dataclasses.replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme)).to(device)
-        pairs[scheme] = model, configure_optimizer(model, cfg)
-    return pairs
+    theirs = sys.modules["nanogpt_model"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(theirs)
+    shared = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(theirs.GPTConfig)}
+    model = theirs.GPT(theirs.GPTConfig(**shared)).to(device)
+    return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2), device.type)
 
 
 def main(argv):
@@ -69,40 +55,38 @@ def main(argv):
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
     torch.backends.cuda.matmul.allow_tf32 = True
-    pairs = contenders(cfg, device)
+    pairs = {"nanoGPT": nanogpt(cfg, device)} if cfg.nanogpt else {}
+    for scheme in dict.fromkeys([BASE, *SCHEMES]):  # BASE comes first
+        model = GPT(dataclasses.replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme)).to(device)
+        pairs[scheme] = model, configure_optimizer(model, cfg)
     compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
     models = {name: torch.compile(model) if compiled else model for name, (model, _) in pairs.items()}
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
 
-    def step(name):
-        """Seconds of one training step."""
-        begin = time.perf_counter()
-        with autocast(device, dtype):
-            loss = models[name](x, y)[1]
-        loss.backward()
-        model, optimizer = pairs[name]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - begin
+    times = {name: [] for name in pairs}  # seconds of each step
+    for n in tqdm(range(3 + cfg.rounds), desc="rounds", leave=False, disable=None):
+        for name, (model, optimizer) in pairs.items():
+            begin = time.perf_counter()
+            with autocast(device, dtype):
+                loss = models[name](x, y)[1]
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            loss.item()  # waits for the loss
+            if device.type == "cuda":
+                torch.cuda.synchronize()  # waits for all
+            if n >= 3:  # the first three warm up
+                times[name].append(time.perf_counter() - begin)
 
-    times = {name: [] for name in pairs}
-    for n in tqdm(range(3 + cfg.rounds), desc="rounds", leave=False, disable=None):  # the first three warm up
-        for name in pairs:
-            seconds = step(name)
-            if n >= 3:
-                times[name].append(seconds)
     where = f"{device.type}, {str(dtype)[6:]}" + ", compiled" * compiled
     print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {where}")
     print(f"{'':15}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {BASE}':>30}")
-    for name in pairs:
+    for name, (model, _) in pairs.items():
         seconds = statistics.median(times[name])
         ratios = [a / b for a, b in zip(times[BASE], times[name], strict=True)]
         rate = cfg.batch_size * cfg.block_size / seconds
-        size = sum(p.numel() for p in pairs[name][0].parameters())
+        size = sum(p.numel() for p in model.parameters())
         print(f"{name:15}{size:12,}{1000 * seconds:11.1f}{rate:11,.0f}{statistics.median(ratios):30.3f}")
     return 0
 

@@ -5,7 +5,6 @@ learnable becomes a GPT-2, rope a GPT-NeoX and alibi an MPT; no architecture the
 export is loaded back and compared with our logits before it stays. Needs  pip install transformers
 """
 
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +80,7 @@ def main(argv):
             print(f"largest difference of logits over {length} tokens: {difference:.1e}, of a spread of {spread:.1f}")
             if not difference <= TOLERANCE * spread:
                 raise ValueError(f"{checkpoint.path}: transformers computes other logits, so nothing was written")
-        os.replace(folder, target)
+        folder.replace(target)
     print(f"{target}: {type(loaded).__name__}, {'with its' if tokenizer else 'without a'} tokenizer")
     return 0
 
