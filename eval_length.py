@@ -8,6 +8,7 @@ again, and after Ctrl-C the same command goes on. Protocols:
 """
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -39,9 +40,7 @@ class EvalConfig(Overrides):
     runs: tuple = ()  # given without a flag: run folders or whatever else sample.py takes
     protocol: str = "fixed"  # see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = (
-        0  # of targets (default 256; sliding 128), of text as long as the longest context (64), questions (200)
-    )
+    blocks: int = 0  # of targets (default 256; sliding 128), texts of the longest context (64), or questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, to be the breakdown length L*
     allow_mixed: bool = False  # show runs with different text or tokenizers in one picture, each on its own text
@@ -61,9 +60,8 @@ class EvalConfig(Overrides):
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
-                raise ValueError(
-                    f"--{f.name} is not an option of --protocol={self.protocol}, only of: {', '.join(readers)}"
-                )
+                others = ", ".join(readers)
+                raise ValueError(f"--{f.name} is not an option of --protocol={self.protocol}, only of: {others}")
         if self.blocks == 1:
             raise ValueError("blocks=1 is too few for an interval: at least 2")
 
@@ -83,13 +81,11 @@ class Run:
 
 def open_runs(cfg):
     """The runs with their best checkpoints. ValueError unless one picture can hold them all."""
-    paths = list(dict.fromkeys(cfg.runs))
-    loaded, datasets = [checkpoints.load(path) for path in paths], {}
-    names = [checkpoint.folder.resolve().name for checkpoint in loaded]
-    runs = []
-    for path, name, checkpoint in zip(paths, names, loaded, strict=True):
-        wanted = checkpoint.dataset_name(cfg.dataset)
-        dataset = datasets[wanted] = datasets.get(wanted) or data.load(wanted)
+    loaded, load_text = {path: checkpoints.load(path) for path in cfg.runs}, functools.cache(data.load)
+    names = [checkpoint.folder.resolve().name for checkpoint in loaded.values()]
+    runs, texts = [], {}
+    for (path, checkpoint), name in zip(loaded.items(), names, strict=True):
+        dataset = load_text(checkpoint.dataset_name(cfg.dataset))
         checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
         if not cfg.dataset and dataset.hash != checkpoint.dataset_hash:
             raise ValueError(
@@ -100,23 +96,19 @@ def open_runs(cfg):
             last = checkpoint.settings["max_iters"]
             print(f"note: the best checkpoint of {checkpoint.folder} was saved at step {checkpoint.step} of {last}")
         runs.append(Run(name if names.count(name) == 1 else path, checkpoint, dataset))
-    for run in runs[1:]:
-        both = [(r, r.checkpoint.dataset_hash or r.dataset.hash) for r in (runs[0], run)]
-        if both[0][1] != both[1][1] and not cfg.allow_mixed:
-            texts = ", ".join(f"{r.checkpoint.path} on {r.dataset.name}: {h[:8]}…" for r, h in both)
-            raise ValueError(
-                f"the runs were trained on different text ({texts}): evaluate them apart, or --allow_mixed"
-            )
+        text = checkpoint.dataset_hash or dataset.hash
+        texts.setdefault(text, f"{checkpoint.path} on {dataset.name}: {text[:8]}…")
+    if len(texts) > 1 and not cfg.allow_mixed:
+        named = ", ".join(texts.values())
+        raise ValueError(f"the runs were trained on different text ({named}): evaluate them apart, or --allow_mixed")
     return runs
 
 
 def variants_of(cfg):
     """cfg once for each rope_scaling that it lists."""
-    scalings = list(dict.fromkeys(cfg.rope_scaling.split(",")))
-    variants = [dataclasses.replace(cfg, rope_scaling=scaling) for scaling in scalings]
-    if len(scalings) > 1:  # a grid may hold the plain one, which has no factor
-        variants = [dataclasses.replace(v, rope_factor="auto") if v.rope_scaling == "none" else v for v in variants]
-    return variants
+    scalings = dict.fromkeys(cfg.rope_scaling.split(","))
+    factors = {"none": "auto"} if len(scalings) > 1 else {}  # a grid may hold the plain one, which has no factor
+    return [dataclasses.replace(cfg, rope_scaling=s, rope_factor=factors.get(s, cfg.rope_factor)) for s in scalings]
 
 
 def stem_of(cfg):
@@ -137,12 +129,11 @@ def weights_hash(checkpoint):
 
 
 def measure(cfg, protocol, run, targets):
-    """What is known about a run: the targets, and for every job what the protocol keeps of it. Reads from the run's
-    folder what is there; computes the rest, and saves it job by job. Returns {name: array} and whether anything was
-    computed. `key` holds everything that the losses depend on."""
+    """What is known about a run, {name: array}: the targets, and for every job what the protocol keeps of it; and
+    whether anything was computed. What lies in the run's folder is read. The rest is computed, and saved job by job."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
-    key = {
+    key = {  # everything that the losses depend on
         "checkpoint": weights_hash(run.checkpoint), "dataset": run.dataset.hash, "protocol": cfg.protocol,
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
@@ -165,8 +156,8 @@ def measure(cfg, protocol, run, targets):
 
 
 def kept(path, key):
-    """The arrays at `path`, by name, if they were measured under `key`, else {}. Those of the same model under other
-    settings get a name of their own, and come back from there when they are asked for again."""
+    """The arrays at `path`, by name, if they were measured under `key`, else {}. The same model's arrays under other
+    settings move to a name of their own, and come back when they are asked for again."""
 
     def elsewhere(key):
         return path.with_name(f"{path.stem}-{data.spec_hash(key)[:8]}.npz")
@@ -198,15 +189,15 @@ def start_wandb(cfg, run, id, job_type, axes, settings):
 
 
 def log_run(cfg, protocol, run, result):
-    """One run's rows against the context length, and as a summary what runs are sorted by. Returns closing lines."""
-    name, prefix = run.checkpoint.folder.resolve().name, stem_of(cfg).split("-")[0]
+    """Logs a run's rows against the context length, and as a summary what runs are sorted by. Returns closing lines."""
+    name, prefix = run.checkpoint.folder.resolve().name, protocol.stem.split("-")[0]
     x = f"{prefix}/{protocol.column}"
     settings = run.checkpoint.settings | {"run": name, "step": run.checkpoint.step}
     tracker = start_wandb(cfg, run, f"{name}-{stem_of(cfg)}", "eval_length", {prefix: x}, settings)
     summary = {"L_star": result["L_star"]} if "L_star" in result else {}
     for n, row in result["rows"].items():
         if row:
-            tracker.log({x: n, **{f"{prefix}/{key}": value for key, value in row.items()}})
+            tracker.log({x: n} | {f"{prefix}/{key}": value for key, value in row.items()})
             if n > run.trained and "delta" in row:
                 summary[f"delta_{n / run.trained:g}x"] = row["delta"]
     tracker.summary(summary)
@@ -214,13 +205,13 @@ def log_run(cfg, protocol, run, result):
 
 
 def log_comparison(cfg, protocol, runs, results, picture):
-    """A curve for every line of the picture, and the picture. Returns closing lines."""
+    """Logs a curve for every line of the picture, and the picture. Returns closing lines."""
     headline, x = protocol.headline, f"x/{protocol.column}"  # charts are sorted: x comes last
     tracker = start_wandb(cfg, runs[0], f"compare-{stem_of(cfg)}", "comparison", {headline: x}, {})
     for n in protocol.shown():
         rows = {f"{headline}/{name}": result["rows"][n] for name, result in results.items()}
         tracker.log({x: n} | {name: row[headline] for name, row in rows.items() if row})
-    tracker.image(f"{stem_of(cfg).split('-')[0]}/picture", picture)
+    tracker.image(f"{protocol.stem.split('-')[0]}/picture", picture)
     return tracker.finish()
 
 
@@ -229,10 +220,9 @@ def main(argv):
     runs, variants = open_runs(cfg), variants_of(cfg)
     n_tokens = min(len(run.dataset.val.tokens) for run in runs)
     protocol = PROTOCOLS[cfg.protocol](cfg, {run.trained for run in runs}, n_tokens)
-    targets = {}
     for run, one in itertools.product(runs, variants):  # a mistake is reported before anything is measured
         run.checkpoint.under(one, protocol.longest)
-        targets[run.name] = protocol.prepare(run.dataset, run.trained)
+    targets = {run.name: protocol.prepare(run.dataset, run.trained) for run in runs}
     try:
         return measure_all(cfg, protocol, runs, variants, targets)
     except KeyboardInterrupt:
@@ -244,11 +234,11 @@ def measure_all(cfg, protocol, runs, variants, targets):
     """Measures every run under every variant of cfg, then reports. Returns the exit status."""
     measured, texts, closing = {}, {}, []
     for run, one in itertools.product(runs, variants):
-        suffix, begin = f" {one.rope_scaling}" if len(variants) > 1 else "", time.perf_counter()
+        begin, suffix = time.perf_counter(), f" {one.rope_scaling}" if len(variants) > 1 else ""
         found, computed = measure(one, protocol, run, targets[run.name])
         rows, units = protocol.rows(found, run.trained)
         texts[run.dataset.name] = {"hash": run.dataset.hash} | protocol.about_text(found, units)
-        result = result_of(protocol, run.checkpoint, rows, cfg.threshold)
+        result = result_of(protocol, run.checkpoint, rows)
         measured[run.name + suffix] = run.checkpoint.experiment + suffix, found, result
         took = format_seconds(time.perf_counter() - begin) if computed else "done before"
         print(f"{run.name}{suffix}: {took}", flush=True)
@@ -256,12 +246,10 @@ def measure_all(cfg, protocol, runs, variants, targets):
         if computed:
             closing = log_run(one, protocol, run, result)
 
-    results = pool_seeds(protocol, measured, cfg.threshold)
-    base = Path(cfg.results_dir) / stem_of(cfg)
-    if len(runs) == 1:  # does not replace the comparison of several
-        base = base.with_name(f"{base.name}-{runs[0].checkpoint.folder.resolve().name}")
-    picture = report(protocol, results, texts, base, cfg.threshold)
-    if closing:  # something is new: the picture belongs to no single run
+    results = pool_seeds(protocol, measured)
+    own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # beside the comparison of several
+    picture = report(protocol, results, texts, Path(cfg.results_dir, stem_of(cfg) + own))
+    if closing:  # something is new: the picture does not belong to a single run
         closing = log_comparison(cfg, protocol, runs, results, picture)
     print("\n".join(closing))
     return 0

@@ -8,7 +8,7 @@ import torch
 @torch.no_grad()
 def attention_scores(model, idx, last=None):
     """Yields, layer by layer, the scores of the tokens idx (B, T) before the mask and the softmax, with the `last` of
-    them as queries (None: all): (B, H, last, T). Beside them, whether each query sees each key: (last, T)."""
+    them as queries (None: all): (B, H, last, T). Also yields whether each query sees each key: (last, T)."""
     T = idx.size(1)
     x, layers = model.enter(idx)
     for block, positions, window in layers:

@@ -1,7 +1,5 @@
 """How pictures are drawn: figures that read in grey and with colour-blind eyes, each scheme alike in all of them."""
 
-from collections import Counter
-
 import torch
 
 from model import SCHEMES
@@ -12,14 +10,14 @@ DASHES = ("-", "--", ":")
 GREY_SAFE = "cividis"  # rises evenly in brightness
 
 
-def figure_of(columns, rows=1, width=4.6, height=3.9, title=None, **sharing):
-    """A figure and the flat list of its axes."""
+def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
+    """A figure and its axes, side by side. width and height: of each, in inches."""
     from matplotlib.figure import Figure  # 0.7 s, so only where it is used
 
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
     if title:
         figure.suptitle(title)
-    return figure, figure.subplots(rows, columns, squeeze=False, **sharing).flatten()
+    return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
 def line_style(i, repeat=0):
@@ -32,12 +30,12 @@ def line_style(i, repeat=0):
 def scheme_styles(schemes):
     """The style of each line, by its scheme. A scheme has one colour and marker in every picture; further lines of the
     same scheme take colours that no scheme in this picture has, as long as there are any."""
-    own, times, styles = {scheme: i for i, scheme in enumerate(SCHEMES)}, Counter(), []
-    free = [i for i in range(len(COLORS)) if i not in {own[s] % len(COLORS) for s in schemes}]
-    for scheme in schemes:
-        again = times[scheme] > 0
-        styles.append(line_style(free.pop(0) if again and free else own[scheme], times[scheme]))
-        times[scheme] += 1
+    own = [list(SCHEMES).index(scheme) for scheme in schemes]
+    free = [color for color in range(len(COLORS)) if color not in {i % len(COLORS) for i in own}]
+    styles = []
+    for n, i in enumerate(own):
+        repeat = own[:n].count(i)
+        styles.append(line_style(free.pop(0) if repeat and free else i, repeat))
     return styles
 
 
@@ -59,15 +57,6 @@ def lines(axes, named, title, xlabel, ylabel, logarithmic=False, styles=None):
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, framealpha=0.9)
-
-
-def length_axis(axes, lengths, xlabel):
-    """A logarithmic axis with a tick at each of `lengths`."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-    axes.minorticks_off()
-    axes.set_xlabel(xlabel)
-    axes.grid(alpha=0.25)
 
 
 def mark_training_length(axes, *lengths):

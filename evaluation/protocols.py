@@ -1,16 +1,16 @@
 """
-The protocols: what is scored at each context length, and how it is shown. A protocol is one class; it enters itself by
+The protocols: what is scored at each context length, and how it is shown. A protocol is one class. It enters itself by
 its name, and names its files:  class Fixed(Protocol, name="fixed", stem="length").
 """
 
 import itertools
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from evaluation.attention import attention_entropy
-from evaluation.pictures import figure_of, length_axis, mark_training_length, scheme_styles
+from evaluation.pictures import figure_of, mark_training_length, scheme_styles
 from evaluation.statistics import FEWEST_DOCUMENTS, paired_bands
 from evaluation.windows import choose_ends, foreign, shuffled, window_losses
 
@@ -20,8 +20,7 @@ ENTROPY_BLOCKS = 8  # whose attention is looked at
 PROTOCOLS = {}  # name -> class
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One measurement of a run."""
 
     name: str  # under which its losses are kept
@@ -51,9 +50,8 @@ class Protocol:
             cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
 
     def __init__(self, cfg, training_lengths, n_tokens):
-        """cfg: an EvalConfig. n_tokens: of the shortest validation text. ValueError where lengths and blocks do not go
-        together."""
-        self.seed, self.training_lengths = cfg.seed, sorted(training_lengths)
+        """cfg: an EvalConfig. n_tokens: of the shortest text. ValueError where lengths and blocks do not fit."""
+        self.seed, self.threshold, self.training_lengths = cfg.seed, cfg.threshold, sorted(training_lengths)
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
@@ -69,7 +67,7 @@ class Protocol:
                 f"the shortest length, {self.lengths[0]}, must be at least four times block_tokens={max(1, given)}: "
                 f"the block's own tokens are part of its context"
             )
-        return given or max(1, min(8, self.lengths[0] // 4))
+        return given or min(8, self.lengths[0] // 4)
 
     # what is measured
 
@@ -87,9 +85,8 @@ class Protocol:
         ends, documents, crossing = choose_ends(dataset.val, before.max(), stride, self.blocks, self.seed)
         targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
         text = [id for id in targets.tolist() if id != dataset.tokenizer.eot]  # what only divides documents: no bytes
-        bytes_per_token = np.array(len(dataset.tokenizer.decode_bytes(text)) / len(targets))
-        known = {"ends": ends, "documents": documents, "bytes_per_token": bytes_per_token}
-        return known | {"crossing": np.array(crossing)}
+        bytes_per_token = len(dataset.tokenizer.decode_bytes(text)) / len(targets)
+        return {"ends": ends, "documents": documents, "bytes_per_token": bytes_per_token, "crossing": crossing}
 
     def jobs(self, found, trained, limit):
         """Everything that is measured for a run. limit: how many positions its scheme has; None: any number."""
@@ -117,17 +114,19 @@ class Protocol:
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
     def bands(self, differences, found):
-        """[(mean, half-width of its band)] of some differences (blocks,), the resampling unit and the number of
-        units."""
-        means, widths, *units = paired_bands(np.stack(differences, axis=1), found["documents"], self.seed)
-        return list(zip(map(float, means), map(float, widths), strict=True)), units
+        """{key: (mean, half-width of its band)} of differences, {key: (blocks,)}, and [resampling unit, how many]."""
+        if not differences:
+            return {}, []
+        columns = np.stack(list(differences.values()), axis=1)
+        means, widths, *units = paired_bands(columns, found["documents"], self.seed)
+        return {key: (float(m), float(w)) for key, m, w in zip(differences, means, widths, strict=True)}, units
 
     def rows(self, found, trained):
-        """Returns ({length: row, or None where the scheme is undefined}, [resampling unit, number of units])."""
+        """{length: row, or None where the scheme is undefined}, and [resampling unit, how many]."""
         losses, rows = self.losses(found), dict.fromkeys(self.lengths)
-        pairs, units = self.bands([values - losses[trained] for values in losses.values()], found)
-        for (n, values), (delta, band) in zip(losses.items(), pairs, strict=True):
-            rows[n] = {"loss": float(values.mean()), "delta": delta, "band": band}
+        bands, units = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
+        for n, (delta, band) in bands.items():
+            rows[n] = {"loss": float(losses[n].mean()), "delta": delta, "band": band}
             rows[n]["bits_per_byte"] = rows[n]["loss"] / math.log(2) / float(found["bytes_per_token"])
         self.add_columns(rows, losses, found, trained)
         return rows, units
@@ -154,7 +153,8 @@ class Protocol:
             if text["n"] < FEWEST_DOCUMENTS:
                 lines.append(f"note: {text['n']} {text['units']} are too few for a reliable band: raise --blocks")
         seeds = " and the standard deviation over the seeds" if pooled else ""
-        return [*lines, f"Loss in nats per token, then {self.columns}{seeds}."]
+        lines.append(f"Loss in nats per token, then {self.columns}{seeds}.")
+        return [*lines, f"L*: where Δ exceeds {self.threshold:g} nats by more than its band."]
 
     def shown(self):
         """The lengths that have a line in the table and a place in the picture."""
@@ -172,9 +172,9 @@ class Protocol:
         return f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}{seeds}"
 
     def interval(self, row, key):
-        """What the picture shows around a row's value: (low, high)."""
-        band = row.get("band" if key == "loss" else f"{key}_band", 0.0)
-        return row[key] - band, row[key] + band
+        """What the picture shows around a row's value: (low, high). The row is {} where the scheme is undefined."""
+        value, band = row.get(key, math.nan), row.get("band" if key == "loss" else f"{key}_band", 0.0)
+        return value - band, value + band
 
     def draw(self, results):
         """The figure: each panel against the context length, one line with a band per run; undefined is a gap."""
@@ -182,39 +182,43 @@ class Protocol:
         figure, all_axes = figure_of(len(self.panels), width=wide, height=5, title=self.title.format(**vars(self)))
         styles = scheme_styles([result["pos_scheme"] for result in results.values()])
         for axes, (key, ylabel) in zip(all_axes, self.panels.items(), strict=True):
-            for i, ((name, result), style) in enumerate(zip(results.items(), styles, strict=True)):
-                rows, x = result["rows"], shown * self.apart ** (i - (len(results) - 1) / 2)
-                y = [(rows[n] or {}).get(key, math.nan) for n in shown]
-                reach = [self.interval(rows[n], key) if key in (rows[n] or {}) else (math.nan,) * 2 for n in shown]
-                end = max(n for n in rows if rows[n])
-                axes.plot(x, y, label=name + (f" (undefined past {end})" if end < max(rows) else ""), **style)
-                axes.fill_between(x, *np.transpose(reach), color=style["color"], alpha=0.2, linewidth=0)
+            for i, (name, result) in enumerate(results.items()):
+                x, color = shown * self.apart ** (i - (len(results) - 1) / 2), styles[i]["color"]
+                end = max((n for n, row in result["rows"].items() if row), default=0)
+                label = f"{name} (undefined past {end})" if end < max(result["rows"]) else name
+                rows = [result["rows"][n] or {} for n in shown]
+                axes.plot(x, [row.get(key, math.nan) for row in rows], label=label, **styles[i])
+                reach = np.transpose([self.interval(row, key) for row in rows])
+                axes.fill_between(x, *reach, color=color, alpha=0.2, linewidth=0)
                 for own in result.get("seeds", {}).values():
                     y = [(own[n] or {}).get(key, math.nan) for n in shown]
-                    axes.plot(x, y, color=style["color"], linewidth=0.6, alpha=0.6)
-            length_axis(axes, shown, self.axis)
+                    axes.plot(x, y, color=color, linewidth=0.6, alpha=0.6)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(shown, [f"{n:,}" for n in shown])
+            axes.minorticks_off()
+            axes.grid(alpha=0.25)
             mark_training_length(axes, *self.training_lengths)
-            axes.set_ylabel(ylabel)
+            axes.set(xlabel=self.axis, ylabel=ylabel)
         all_axes[0].legend(frameon=False)
         return figure
 
 
+def doublings(first, last):
+    """first, its double, and so on, up to last."""
+    return [first * 2**i for i in range((last // first).bit_length())]
+
+
 def choose_lengths(given, training_lengths):
     """The context lengths, ascending. The training lengths are always among them, since Δ is taken against them."""
+    lengths = doublings(max(1, min(training_lengths) // 4), 16 * max(training_lengths))
     if given:
         try:
-            numbers = [int(n) for n in given.split(",")]
+            lengths = [int(n) for n in given.split(",")]
         except ValueError:
             raise ValueError(f"lengths={given!r} must be whole numbers with commas between them") from None
-        if numbers[0] < 1 or sorted(set(numbers)) != numbers:
+        if lengths[0] < 1 or sorted(set(lengths)) != lengths:
             raise ValueError(f"lengths={given!r} must ascend, from 1 on")
-        lengths = set(numbers)
-    else:
-        lengths, n = set(), max(1, min(training_lengths) // 4)
-        while n <= 16 * max(training_lengths):
-            lengths.add(n)
-            n *= 2
-    return sorted(lengths | set(training_lengths))
+    return sorted({*lengths, *training_lengths})
 
 
 class Fixed(Protocol, name="fixed", stem="length"):
@@ -222,13 +226,12 @@ class Fixed(Protocol, name="fixed", stem="length"):
     panels = {"loss": "loss (nats per token)", "entropy": "entropy of attention (nats)"}
 
     def measure(self, job, subject, found, trained):
-        """Beside the losses `entropy-N` (): mean entropy of the attention of the scored predictions, over some
-        blocks."""
+        """Adds `entropy-N` (): the mean entropy of the attention of the scored predictions, over some blocks."""
         n = min(ENTROPY_BLOCKS, self.blocks)
         some = found["ends"][np.arange(n) * self.blocks // n]
         rows = subject.split.windows(some - job.length, job.length - 1).to(subject.device)[:, None]  # one at a time
         entropy = np.mean([attention_entropy(subject.model, row, self.block_tokens) for row in rows])
-        return super().measure(job, subject, found, trained) | {f"entropy-{job.name}": np.array(entropy)}
+        return super().measure(job, subject, found, trained) | {f"entropy-{job.name}": entropy}
 
     def add_columns(self, rows, losses, found, trained):
         for n in losses:
@@ -243,11 +246,10 @@ class Sliding(Protocol, name="sliding"):
     title = "Loss in sliding windows as they grow {past}"
 
     def choose_block_tokens(self, given):
-        if self.lengths[0] < given:
-            raise ValueError(
-                f"the shortest length, {self.lengths[0]}, must be at least the stride, block_tokens={given}"
-            )
-        return given or self.lengths[0]
+        shortest = self.lengths[0]
+        if shortest < given:
+            raise ValueError(f"the shortest length, {shortest}, must be at least the stride, block_tokens={given}")
+        return given or shortest
 
     def layout(self, length):
         return length + np.arange(STRIDES) * self.block_tokens, self.block_tokens
@@ -269,7 +271,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
         return self.longest - np.arange(0, self.longest, length), length
 
     def measure(self, job, subject, found, trained):
-        """Beside the losses `edge` (blocks,): the loss in the last quarter of the training length."""
+        """Adds `edge` (blocks,): the loss in the last quarter of the training length."""
         losses = self.block_losses(job, subject, found)
         kept = {job.name: losses.mean(axis=(1, 2))}
         if job.length == trained:
@@ -277,19 +279,16 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
         return kept
 
     def add_columns(self, rows, losses, found, trained):
-        """Splits Δ into dilution, which longer windows bring without any change of the model's losses by position, and
-        the rest, which is real."""
-        further = [n for n in losses if n > trained]
-        if not further:
-            return
-        dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in further}
-        pairs, _ = self.bands([losses[n] - losses[trained] - dilution[n] for n in further], found)
-        for n, (real, band) in zip(further, pairs, strict=True):
+        """Splits Δ into dilution and the rest, which is real. Longer windows bring dilution even where the losses by
+        position stay as they are."""
+        dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in losses if n > trained}
+        bands, _ = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
+        for n, (real, band) in bands.items():
             rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": band}
 
     def cell(self, row, is_training_length):
         text = super().cell(row, is_training_length)
-        real = f"  real {row['real']:+.3f} ±{row['real_band']:.3f}" if "real" in row else " " * 21
+        real = f"  real {row['real']:+.3f} ±{row['real_band']:.3f}" if "real" in row else " " * 20
         return text if is_training_length else text + real
 
 
@@ -355,11 +354,9 @@ class Context(Protocol, name="context"):
     def add_columns(self, rows, losses, found, trained):
         """What the true context gains over each other one."""
         asked = [(kind, n) for kind in self.kinds for n in losses if n > trained]
-        if not asked:
-            return
-        without = [losses[trained] if kind == "cut" else found[f"{kind}-{n}"] for kind, n in asked]
-        pairs, _ = self.bands([other - losses[n] for other, (_, n) in zip(without, asked, strict=True)], found)
-        for (kind, n), (gain, band) in zip(asked, pairs, strict=True):
+        others = {(kind, n): losses[trained] if kind == "cut" else found[f"{kind}-{n}"] for kind, n in asked}
+        bands, _ = self.bands({(kind, n): others[kind, n] - losses[n] for kind, n in asked}, found)
+        for (kind, n), (gain, band) in bands.items():
             rows[n] |= {f"gain_over_{kind}": gain, f"gain_over_{kind}_band": band}
 
     def shown(self):

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from evaluation.protocols import Job, Protocol
+from evaluation.protocols import Job, Protocol, doublings
 from evaluation.statistics import wilson
-from run.device import autocast
+from evaluation.windows import predictions
 
 MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: first in a document a fact, from then on a question
 NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
@@ -24,11 +24,10 @@ def find_questions(split, tokenizer):
         text, before = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
         for mention in MENTION.finditer(text if len(text) == last - first else ""):
             digit, letter = mention.groups()
-            known, end = before.get(digit, (letter, None))
-            different |= letter != known
-            if end is not None:
-                found.append((first, first + mention.end() - 1, mention.start() - end))
-            before[digit] = letter, mention.end()
+            if digit in before:
+                different |= before[digit][2] != letter
+                found.append((first, first + mention.end() - 1, mention.start() - before[digit].end()))
+            before[digit] = mention
     if different or not found:
         raise ValueError(
             "the text does not ask for facts: --protocol=recall needs a run on recall_char "
@@ -49,22 +48,6 @@ def choose_questions(dataset, lengths, n, seed):
         _, one_of_each = np.unique(facts[:, shuffled], axis=1, return_index=True)
         places[nearest] = answer[np.sort(shuffled[rng.permutation(one_of_each)[:n]])]
     return places
-
-
-@torch.no_grad()
-def answers(subject, places, length):
-    """For answers at `places` (n,), in contexts of `length` tokens: whether each is right (n,), and its loss (n,)."""
-    right, losses = [], []
-    rows = max(1, 2**14 // length)
-    for some in np.split(places, range(rows, len(places), rows)):
-        window = subject.split.windows(some - length, length).to(subject.device)
-        with autocast(subject.device, subject.dtype):
-            hidden = subject.model.hidden(window[:, :-1], last=1)[:, 0]
-        logits = subject.model.lm_head(hidden.float())
-        right.append((logits.argmax(-1) == window[:, -1]).cpu())
-        losses.append(F.cross_entropy(logits, window[:, -1], reduction="none").cpu())
-        subject.progress(len(some) * length)
-    return torch.cat(right).numpy(), torch.cat(losses).numpy()
 
 
 class Recall(Protocol, name="recall", stem="recall"):
@@ -92,18 +75,20 @@ class Recall(Protocol, name="recall", stem="recall"):
 
     def measure(self, job, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
-        right, losses = answers(subject, found[f"places-{job.name}"], job.length)
-        return {job.name: right, f"loss-{job.name}": losses}
+        starts, right, losses = found[f"places-{job.name}"] - job.length, [], []
+        for logits, answers in predictions(subject, starts, job.length, scored=1):
+            right.append((logits.argmax(-1) == answers).cpu())
+            losses.append(F.cross_entropy(logits, answers, reduction="none").cpu())
+        return {job.name: torch.cat(right).numpy(), f"loss-{job.name}": torch.cat(losses).numpy()}
 
     def rows(self, found, trained):
         rows = dict.fromkeys(self.shown())
-        for d in self.shown():
+        for d in rows:
             if str(d) in found:
-                right = found[str(d)]
+                right, loss = found[str(d)], float(found[f"loss-{d}"].mean())
                 low, high = wilson(right.sum(), len(right))
-                rows[d] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high}
-                rows[d]["loss"] = float(found[f"loss-{d}"].mean())
-        return rows, ["questions", self.blocks]
+                rows[d] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high, "loss": loss}
+        return rows, []
 
     def about_text(self, found, units):
         return {}
@@ -115,7 +100,7 @@ class Recall(Protocol, name="recall", stem="recall"):
         ]
 
     def shown(self):
-        return list(itertools.takewhile(lambda d: 2 * d <= self.longest, (NEAREST * 2**i for i in itertools.count())))
+        return doublings(NEAREST, self.longest // 2)
 
     def label(self, n):
         return f"{n}–{2 * n - 1}"
@@ -124,4 +109,4 @@ class Recall(Protocol, name="recall", stem="recall"):
         return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {row['loss']:.3f}"
 
     def interval(self, row, key):
-        return row["low"], row["high"]
+        return row.get("low", np.nan), row.get("high", np.nan)

@@ -3,9 +3,7 @@
 import numpy as np
 
 RESAMPLES = 4000  # of the bootstrap
-FEWEST_DOCUMENTS = (
-    10  # for resampling documents; with fewer, blocks are resampled: the band covers these documents only
-)
+FEWEST_DOCUMENTS = 10  # with fewer, blocks are resampled, and the band covers these documents only
 
 
 def paired_bands(differences, documents, seed):
@@ -13,9 +11,10 @@ def paired_bands(differences, documents, seed):
 
     The band is the bootstrap's max-t. It resamples documents, since neighbouring blocks of one document are alike, or
     blocks where there are too few documents. Also returns the resampling unit and the number of units."""
-    units = "documents" if len(np.unique(documents)) >= FEWEST_DOCUMENTS else "blocks"
-    ids = np.unique(documents, return_inverse=True)[1] if units == "documents" else np.arange(len(documents))
-    n = ids.max() + 1
+    distinct, ids = np.unique(documents, return_inverse=True)
+    n, units = len(distinct), "documents"
+    if n < FEWEST_DOCUMENTS:
+        n, units, ids = len(documents), "blocks", np.arange(len(documents))
     sums, counts = np.zeros((n, differences.shape[1])), np.bincount(ids)
     np.add.at(sums, ids, differences)
     draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
@@ -25,16 +24,14 @@ def paired_bands(differences, documents, seed):
     moved = se > 0  # at the training length itself every difference is 0
     t = abs(resampled - means)[:, moved] / se[moved]
     width = np.quantile(t.max(axis=1), 0.95) * se if moved.any() else se
-    return means, width, units, int(n)
+    return means, width, units, n
 
 
 def breakdown(rows, training_length, threshold):
     """L*: the first length past training_length whose Δ exceeds the threshold, in nats, by more than its band, or None.
     rows: {length: {"delta", "band"} or None where undefined}."""
-    for n, row in rows.items():
-        if n > training_length and row is not None and row["delta"] - row["band"] > threshold:
-            return n
-    return None
+    past = ((n, row) for n, row in rows.items() if n > training_length and row)
+    return next((n for n, row in past if row["delta"] - row["band"] > threshold), None)
 
 
 def wilson(successes, n, z=1.96):
@@ -43,12 +40,3 @@ def wilson(successes, n, z=1.96):
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-
-
-def same_but_for_the_seed(runs):
-    """[names] of each experiment. runs: {name: (experiment, seed)}. A run whose seed was there before stands apart."""
-    groups, seen = {}, set()
-    for name, run in runs.items():
-        groups.setdefault(run[0] if run not in seen else name, []).append(name)
-        seen.add(run)
-    return list(groups.values())

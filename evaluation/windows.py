@@ -50,28 +50,30 @@ def choose_ends(split, longest, stride, n, seed):
 
 
 @torch.no_grad()
-def window_losses(subject, starts, length, scored, change=None):
-    """Loss, in nats, of the last `scored` predictions of each window of `length` tokens: (windows, scored) float32.
-    change(rows, first) may alter a batch of windows (rows, length + 1); `first` is the number of its first window.
-    Memory holds one batch of windows, and logits for a few thousand of its positions."""
+def predictions(subject, starts, length, scored, change=None):
+    """Yields, a few thousand at a time, the last `scored` predictions of each window of `length` tokens: their logits
+    (n, vocabulary) and targets (n,). change(rows, first) may alter a batch of windows (rows, length + 1); `first` is
+    the number of its first window. Memory holds one batch of windows, and the logits that are yielded."""
     budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
-    rows, out = max(1, budget // length), []
+    rows = max(1, budget // length)
     for first in range(0, len(starts), rows):
-        batch = starts[first : first + rows]
-        window = subject.split.windows(batch, length)
-        if change is not None:
+        window = subject.split.windows(starts[first : first + rows], length)
+        if change:
             change(window, first)
         window = window.to(subject.device)
-        targets = window[:, -scored:].flatten()
         with autocast(subject.device, subject.dtype):
             hidden = subject.model.hidden(window[:, :-1], last=scored).flatten(0, 1)
-        losses = [  # in float32, whatever the dtype
-            F.cross_entropy(subject.model.lm_head(h.float()), t, reduction="none")
-            for h, t in zip(hidden.split(4096), targets.split(4096), strict=True)
-        ]
-        out.append(torch.cat(losses).view(len(batch), scored).cpu().numpy())
-        subject.progress(len(batch) * length)
-    return np.concatenate(out)
+        targets = window[:, -scored:].flatten()
+        for some, theirs in zip(hidden.split(4096), targets.split(4096), strict=True):
+            yield subject.model.lm_head(some.float()), theirs  # in float32, whatever the dtype
+        subject.progress(len(window) * length)
+
+
+def window_losses(subject, starts, length, scored, change=None):
+    """The losses, in nats, of these predictions: (windows, scored) float32."""
+    scores = predictions(subject, starts, length, scored, change)
+    losses = [F.cross_entropy(logits, targets, reduction="none").cpu() for logits, targets in scores]
+    return torch.cat(losses).view(len(starts), scored).numpy()
 
 
 def shuffled(kept, seed):
@@ -96,10 +98,9 @@ def foreign(split, ends, documents, kept):
         for i, row in enumerate(window, start=first):
             donors = np.roll(ends, -(i + len(ends) // 2))
             before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
-            outside = (donors - kept <= before) | (donors - n >= after)
-            if not outside.any():
+            donors = donors[(donors - kept <= before) | (donors - n >= after)]
+            if not len(donors):
                 raise ValueError(f"no block has {n - kept:,} tokens of other documents before it: lower --lengths")
-            donor = donors[outside.argmax()]
-            row[: n - kept] = torch.from_numpy(split.tokens[donor - n : donor - kept].astype(np.int64))
+            row[: n - kept] = torch.from_numpy(split.tokens[donors[0] - n : donors[0] - kept].astype(np.int64))
 
     return change

@@ -25,8 +25,8 @@ from data.prepare import Parser, prepare
 DOCUMENTS, CHARACTERS = 1000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
 DENSEST = 64  # a document's farthest distance is at least this: with less, mentions would queue for long
-LETTERS = {str(i): string.ascii_letters[5 * i : 5 * i + 5] for i in range(10)}
-FILLER = "."
+# from NEAREST to FARTHEST in 4,096 steps of equal ratio, rounded once: no logarithm is taken while text is made
+DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) for i in range(4096)]
 
 
 class Random:
@@ -36,41 +36,29 @@ class Random:
         self.state = (seed + 1) * 0x9E3779B97F4A7C15 % 2**64
 
     def below(self, n):
-        x = self.state
-        x ^= x >> 12
-        x ^= x << 25 & (2**64 - 1)
-        x ^= x >> 27
-        self.state = x
-        return (x * 0x2545F4914F6CDD1D % 2**64 >> 11) * n >> 53
-
-
-# from NEAREST to FARTHEST in 4,096 steps of equal ratio, rounded once: no logarithm is taken while text is made
-DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) for i in range(4096)]
+        self.state ^= self.state >> 12
+        self.state ^= self.state << 25 & (2**64 - 1)
+        self.state ^= self.state >> 27
+        return (self.state * 0x2545F4914F6CDD1D % 2**64 >> 11) * n >> 53
 
 
 def document(seed):
     """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its farthest,
     which is log-uniform from DENSEST to FARTHEST. A mention comes when its distance is reached, or a few characters
     later where others are due."""
-    random, text, length = Random(seed), [], 0
-    first = DISTANCES.index(DENSEST)
-    farthest = first + random.below(len(DISTANCES) - first)
+    random, text, densest = Random(seed), "", DISTANCES.index(DENSEST)
+    farthest = densest + random.below(len(DISTANCES) - densest)
 
     def later():
-        return length + DISTANCES[random.below(farthest)]
+        return len(text) + DISTANCES[random.below(farthest)]
 
-    due = [(later(), digit + letters[random.below(5)]) for digit, letters in LETTERS.items()]
+    due = [(later(), f"{i}{string.ascii_letters[5 * i + random.below(5)]}") for i in range(10)]
     heapq.heapify(due)
-    while length < CHARACTERS:
-        if due[0][0] <= length:
-            _, part = heapq.heappop(due)
-            length += len(part)
-            heapq.heappush(due, (later(), part))
-        else:
-            part = FILLER
-            length += len(part)
-        text.append(part)
-    return "".join(text)
+    while (begin := max(len(text), due[0][0])) < CHARACTERS:
+        mention = due[0][1]
+        text = text.ljust(begin, ".") + mention
+        heapq.heapreplace(due, (later(), mention))
+    return text.ljust(CHARACTERS, ".")
 
 
 def main(argv):
