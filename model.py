@@ -46,9 +46,9 @@ class GPTConfig:
 
     def __post_init__(self):
         """ValueError unless a model can be built from these fields."""
-        for name in ("block_size", "vocab_size", "n_layer", "n_head", "n_embd"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name, low in dict(block_size=1, vocab_size=1, n_layer=1, n_head=1, n_embd=1, window=0).items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {low}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
         if self.n_embd % self.n_head:
@@ -66,8 +66,6 @@ class GPTConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be of 1s and 0s, such as 1110")
         if "0" in self.pos_pattern and scheme.embed is not PositionScheme.embed:
             raise ValueError(f"pos_pattern={self.pos_pattern!r}: {self.pos_scheme} enters once, at the embedding")
-        if self.window < 0:
-            raise ValueError(f"window={self.window} must be at least 0")
 
     @property
     def max_positions(self):
@@ -149,7 +147,7 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
     @staticmethod
     def check(config):
         if config.n_embd % 2:
-            raise ValueError(f"n_embd={config.n_embd} must be even: sinusoidal pairs its channels")
+            raise ValueError(f"n_embd={config.n_embd} must be even: {config.pos_scheme} pairs its channels")
 
     def embed(self, x, pos):
         a = pos[:, None] * frequencies(x.size(-1), pos.device)
@@ -225,19 +223,17 @@ class RoPE(PositionScheme, name="rope"):
 
     @staticmethod
     def check(config):
-        head_size = config.n_embd // config.n_head
-        if head_size % 2:
-            raise ValueError(
-                f"the head size n_embd/n_head = {config.n_embd}/{config.n_head} = {head_size} must be even: "
-                f"rope turns pairs of channels"
-            )
+        C, H = config.n_embd, config.n_head
+        D = C // H
+        if D % 2:
+            raise ValueError(f"the head size n_embd/n_head = {C}/{H} = {D} must be even: rope turns pairs of channels")
         if config.rope_scaling not in ("none", "linear", "ntk", "yarn"):
             raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
-        if config.rope_scaling == "ntk" and head_size == 2:
+        if config.rope_scaling == "ntk" and D == 2:
             raise ValueError("rope_scaling=ntk needs a head size of at least 4: one pair has nothing to spread over")
-        for name, low in (("rope_factor", 1), ("rope_theta", 1.001), ("rope_block_size", 0)):
+        for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():
             if getattr(config, name) < low:
                 raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
 
@@ -320,11 +316,7 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
     [sin ‖ cos] of the distance, W_r learned per layer, u and v learned once. No segment memory here."""
 
     no_decay = ("u", "v")
-
-    @staticmethod
-    def check(config):
-        if config.n_embd % 2:
-            raise ValueError(f"n_embd={config.n_embd} must be even: transformer_xl pairs its channels")
+    check = staticmethod(Sinusoidal.check)  # n_embd must be even here, too
 
     def __init__(self, config):
         super().__init__(config)
@@ -390,14 +382,11 @@ class KVCache:
 
     def __init__(self):
         self.pos = 0
-        self.stores = {}  # (layer, 0 for keys or 1 for values) -> buffer (B, H, capacity, width), first, last + 1
+        self.stores = {}  # (layer, "k" or "v") -> buffer (B, H, capacity, width), first, last + 1
 
-    def append(self, layer, k, v, keep):
-        """Adds a layer's new k and v (B, H, T, ·). Returns the kept and the new ones, (B, H, S, ·), and keeps the last
-        `keep` of them for the next call (None: all)."""
-        return self._append((layer, 0), k, keep), self._append((layer, 1), v, keep)
-
-    def _append(self, key, new, keep):
+    def append(self, key, new, keep):
+        """Adds a layer's new keys or values (B, H, T, ·). Returns the kept and the new ones, (B, H, S, ·), and keeps
+        the last `keep` of them for the next call (None: all)."""
         store, first, last = self.stores.get(key, (new[:, :, :0], 0, 0))
         end = last + new.size(2)
         if end > store.size(2):  # room for twice as many, so that appending costs O(1) a token
@@ -423,21 +412,18 @@ def attend(q, k, v, positions, layer, window, dropout_p):
     scale = 1 / math.sqrt(D)
     window = window or S
     if not positions.biased and T in (1, S) and S <= window:  # a single query sees every key
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)
-    else:
-        blocks = []
-        for start in reversed(range(0, T, QUERY_BLOCK)):  # last block first: the others reuse its buffer, the largest
-            end = min(T, start + QUERY_BLOCK)
-            seen = slice(max(0, S - T + start - window + 1), S - T + end)  # keys that any of the block's queries sees
-            block = positions.part(slice(start, end), seen)
-            queries, keys = q[:, :, start:end], k[:, :, seen]
-            mask = block.visible(window)[None, None]  # four dimensions keep the fast kernel
-            if positions.biased:
-                mask = torch.where(mask, block.bias(queries, keys, layer), -torch.inf).to(q.dtype)
-            y = F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale)
-            blocks.append(y)
-        y = torch.cat(blocks[::-1], dim=2)
-    return y[..., :D]
+        return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)[..., :D]
+    blocks = []
+    for start in reversed(range(0, T, QUERY_BLOCK)):  # last block first: the others reuse its buffer, the largest
+        end = min(T, start + QUERY_BLOCK)
+        seen = slice(max(0, S - T + start - window + 1), S - T + end)  # keys that any of the block's queries sees
+        block = positions.part(slice(start, end), seen)
+        queries, keys = q[:, :, start:end], k[:, :, seen]
+        mask = block.visible(window)[None, None]  # four dimensions keep the fast kernel
+        if positions.biased:
+            mask = torch.where(mask, block.bias(queries, keys, layer), -torch.inf).to(q.dtype)
+        blocks.append(F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale))
+    return torch.cat(blocks[::-1], dim=2)[..., :D]
 
 
 class CausalSelfAttention(nn.Module):
@@ -458,7 +444,9 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x, positions, window, cache, last):
         q, k, v = self.project(x, positions)
         if cache is not None:
-            k, v = cache.append(self.layer, k, v, keep=window - 1 if window else None)
+            keep = window - 1 if window else None
+            k = cache.append((self.layer, "k"), k, keep)
+            v = cache.append((self.layer, "v"), v, keep)
         positions = positions.part(slice(-last, None), slice(-k.size(2), None))
         y = attend(q[:, :, -last:], k, v, positions, self.layer, window, self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(-2)  # (B, last, C)
@@ -497,14 +485,11 @@ class GPT(nn.Module):
     def __init__(self, config, seed=1337):
         super().__init__()
         self.config = config
-        self.transformer = nn.ModuleDict(
-            dict(
-                wte=nn.Embedding(config.vocab_size, config.n_embd),
-                drop=nn.Dropout(config.dropout),
-                h=nn.ModuleList(Block(config, layer) for layer in range(config.n_layer)),
-                ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
-            )
-        )
+        self.transformer = nn.Module()  # gives the state dict GPT-2's names
+        self.transformer.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.transformer.drop = nn.Dropout(config.dropout)
+        self.transformer.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
+        self.transformer.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
         generator = torch.Generator().manual_seed(seed)

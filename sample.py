@@ -42,15 +42,6 @@ class SampleConfig(Overrides):
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
 
 
-def read_prompt(start):
-    if not start.startswith("FILE:"):
-        return start
-    try:
-        return Path(start[5:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the prompt {start!r} cannot be read: {error}") from None
-
-
 def sample(cfg, out=sys.stdout):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, prompt included."""
     # the model's tokenizer, and the prompt
@@ -62,14 +53,18 @@ def sample(cfg, out=sys.stdout):
     elif cfg.tokenizer:
         given = data.tokenizer_from({"kind": cfg.tokenizer})
     tokenizer = checkpoint.tokenizer(given, whose)
-    prompt = read_prompt(cfg.start)
+    prompt = cfg.start
+    if prompt.startswith("FILE:"):
+        try:
+            prompt = Path(prompt.removeprefix("FILE:")).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the prompt {prompt!r} cannot be read: {error}") from None
     ids = list(tokenizer.encode(prompt))
     if not ids:
         raise ValueError("the prompt is empty: give at least one character with --start=TEXT or --start=FILE:path")
 
     # the model, under the overrides, for as many tokens as are asked for
     device = pick_device(cfg.device)
-    dtype = pick_dtype(cfg.dtype, device)
     n_new = cfg.max_new_tokens or max(1, checkpoint.config.block_size - len(ids))
     total = len(ids) + n_new
     model = checkpoint.model(device).override(checkpoint.under(cfg, total))
@@ -86,7 +81,7 @@ def sample(cfg, out=sys.stdout):
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
     texts = [prompt] * cfg.num_samples
     out.write(prompt)
-    with autocast(device, dtype):
+    with autocast(device, pick_dtype(cfg.dtype, device)):
         for step, new in enumerate(tokens, start=1):
             for row, id in enumerate(new.tolist()):
                 text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == n_new)

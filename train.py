@@ -90,7 +90,7 @@ class TrainConfig(GPTConfig):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Parts of the loop
+# Parts of a run
 
 
 def configure_optimizer(model, cfg):
@@ -161,15 +161,11 @@ class Stop:
             signal.signal(s, handler)
 
 
-# ----------------------------------------------------------------------------------------------------------
-# How a run begins
-
-
 def open_folder(cfg, dataset):
     """The Checkpoint to go on from, or None for a new run. ValueError where out_dir holds something else."""
     folder = Path(cfg.out_dir)
     if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
-        if folder.exists() and not folder.is_dir():
+        if folder.is_file():
             raise ValueError(f"out_dir={cfg.out_dir} is a file, not a folder")
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
@@ -180,8 +176,7 @@ def open_folder(cfg, dataset):
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
-    model_fields = {f.name for f in dataclasses.fields(GPTConfig)}
-    fixed = [k for k in changed if k in model_fields or k in ("init_from", "the prepared text")]
+    fixed = [k for k in changed if k in vars(checkpoint.config) or k in ("init_from", "the prepared text")]
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
@@ -190,47 +185,33 @@ def open_folder(cfg, dataset):
             f"{folder} holds another run ({what}): choose another --out_dir, "
             f"or go on with that run under these settings (--resume), or discard it (--overwrite)"
         )
+    checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
     return checkpoint
 
 
 def begin_from(path, model, dataset):
-    """Loads what fits from another run's checkpoint into the model: the whole backbone, the scheme's own parameters
-    where they are of the same kind, and of a table of another length the rows that both have. Returns lines for the
-    log."""
+    """Loads another run's weights into the model: the whole backbone, the scheme's parameters that both runs have, and
+    of a table of another length the rows that both have. Returns lines for the log."""
     checkpoint = checkpoints.load(path)
     checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
-    source, lines = checkpoint.weights, [f"begun from {checkpoint.path}, step {checkpoint.step}"]
+    source, lines = dict(checkpoint.weights), [f"begun from {checkpoint.path}, step {checkpoint.step}"]
     for name, own in model.state_dict().items():
-        theirs = source.get(name)
-        if theirs is None and name.startswith("pos."):
-            lines.append(f"{name} begins afresh")
-        elif theirs is not None and theirs.shape == own.shape:
+        theirs, is_schemes = source.pop(name, None), name.startswith("pos.")
+        if theirs is not None and theirs.shape == own.shape:
             own.copy_(theirs)
-        elif theirs is not None and name.startswith("pos.") and theirs.shape[1:] == own.shape[1:]:
+        elif theirs is None and is_schemes:
+            lines.append(f"{name} begins afresh")
+        elif is_schemes and theirs.shape[1:] == own.shape[1:]:
             n = min(len(theirs), len(own))
             own[:n] = theirs[:n]
             lines.append(f"{name} keeps its first {n} rows, {len(own) - n} begin afresh")
         else:
             shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
-    if left := sorted(source.keys() - model.state_dict().keys()):
-        if other := [k for k in left if not k.startswith("pos.")]:
-            raise ValueError(f"init_from={path} has weights that this model does not have, such as {other[0]}")
-        lines.append(f"{', '.join(left)} left behind")
-    return lines
-
-
-def opening_lines(cfg, model, dataset, world, dtype, peak, rows, begun):
-    """What the log says before the first step. begun: lines about how the run begins."""
-    n_params = sum(p.numel() for p in model.parameters())
-    lines = [
-        f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, {rows} windows of {cfg.block_size} tokens a step",
-        f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, vocabulary {dataset.tokenizer.n_vocab:,}",
-        f"{world.size} × {world.device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
-        *begun,
-    ]
-    if cfg.warmup_iters >= cfg.max_iters:
-        lines.append(f"note: warmup_iters={cfg.warmup_iters} is not over by step {cfg.max_iters}")
+    for name in source:
+        if not name.startswith("pos."):
+            raise ValueError(f"init_from={path} has weights that this model does not have, such as {name}")
+        lines.append(f"{name} left behind")
     return lines
 
 
@@ -256,14 +237,16 @@ def closing_lines(cfg, step, first_step, seconds, best_val_loss):
     folder = Path(cfg.out_dir)
     if step < cfg.max_iters:
         return [f"stopped and saved at step {step}. Go on with:\n  python train.py --resume --out_dir={folder}"]
+    done = f"{step - first_step} steps in {format_seconds(seconds)}"
     return [
-        f"{step - first_step} steps in {format_seconds(seconds)}, best validation loss {best_val_loss:.4f}: "
-        f"{folder}/best.pt",
-        f"sample    python sample.py --out_dir={folder}\nevaluate  python eval_length.py {folder}",
+        f"{done}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
+        f"sample    python sample.py --out_dir={folder}",
+        f"evaluate  python eval_length.py {folder}",
     ]
 
 
 # ----------------------------------------------------------------------------------------------------------
+# What the script does
 
 
 def train(cfg):
@@ -275,8 +258,7 @@ def train(cfg):
     dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
 
     # the model and its optimizer, the same in every process
-    model_config = cfg.model_config(dataset.tokenizer.n_vocab)
-    model = GPT(model_config, seed=cfg.seed).to(device)
+    model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(device)
     optimizer = configure_optimizer(model, cfg)
 
     # the batches, and the fixed part of the validation text
@@ -307,17 +289,16 @@ def train(cfg):
 
     # open the log
     peak = matmul_peak(device, dtype)
+    n_params = sum(p.numel() for p in model.parameters())
+    if cfg.warmup_iters >= cfg.max_iters:
+        begun.append(f"note: warmup_iters={cfg.warmup_iters} is not over by step {cfg.max_iters}")
     log = open_log(cfg, world, segment, step)
-    log.say(opening_lines(cfg, model, dataset, world, dtype, peak, rows, begun))
-
-    def save(step, best_val_loss, is_best):
-        settings = dataclasses.asdict(cfg)
-        experiment = checkpoints.experiment_of(settings, model_config, dataset.hash)
-        Checkpoint(
-            weights=model.state_dict(), config=model_config, step=step, optimizer=optimizer.state_dict(),
-            settings=settings, experiment=experiment, best_val_loss=best_val_loss,
-            tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
-        ).save(folder, is_best)  # fmt: skip
+    log.say([
+        f"{folder}: {cfg.pos_scheme}, {n_params:,} parameters, {rows} windows of {cfg.block_size} tokens a step",
+        f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, vocabulary {dataset.tokenizer.n_vocab:,}",
+        f"{world.size} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
+        *begun,
+    ])  # fmt: skip
 
     # the loss before the first step
     stop, stopping, first_step, begin = Stop(), False, step, time.perf_counter()
@@ -381,7 +362,13 @@ def train(cfg):
             is_best = evaluating and row["val/loss"] < best_val_loss
             best_val_loss = row["val/loss"] if is_best else best_val_loss
             if world.is_first:
-                save(step, best_val_loss, is_best)
+                settings = dataclasses.asdict(cfg)
+                experiment = checkpoints.experiment_of(settings, model.config, dataset.hash)
+                Checkpoint(
+                    weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
+                    settings=settings, experiment=experiment, best_val_loss=best_val_loss,
+                    tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
+                ).save(folder, is_best)  # fmt: skip
 
     # say where everything is
     stop.restore()
@@ -412,10 +399,17 @@ def eval_only(cfg):
     return loss
 
 
-def settings_from(path, values):
-    """What a run that begins from another takes over from it, where `values` do not say otherwise: the model's size,
-    the text, and the length that a scheme was trained at before it is stretched."""
-    checkpoint = checkpoints.load(path)
+def inherited(values):
+    """The settings that a call takes from an earlier run, where its own `values` do not say otherwise. --resume and
+    --eval_only take all but the device; --init_from takes the model's size, the text, and the length that a scheme was
+    trained at before it is stretched."""
+    if values.get("resume") or values.get("eval_only"):
+        checkpoint = checkpoints.load(values["out_dir"], "latest")
+        saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
+        return {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
+    if not values.get("init_from"):
+        return {}
+    checkpoint = checkpoints.load(values["init_from"])
     args = dataclasses.asdict(checkpoint.config) | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
     options = SCHEMES[args["pos_scheme"]].options
     if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
@@ -430,14 +424,7 @@ def main(argv):
     if not values.get("out_dir"):
         stem = "-".join(Path(f).stem for f in files)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
-    if values.get("resume") or values.get("eval_only"):  # the checkpoint's settings, but for those of this call
-        checkpoint = checkpoints.load(values["out_dir"], "latest")
-        saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
-        values = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")} | values
-        del checkpoint
-    elif values.get("init_from"):
-        values = settings_from(values["init_from"], values) | values
-    cfg = TrainConfig(**values)
+    cfg = TrainConfig(**inherited(values) | values)
     try:
         (eval_only if cfg.eval_only else train)(cfg)
     finally:

@@ -12,14 +12,12 @@ DTYPES = ("auto", "float32", "bfloat16")
 def pick_device(name):
     """'auto' is cuda, then mps, then cpu. ValueError where the named device is not available."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        name = next(kind for kind, there in present.items() if there)
+    available = [kind for kind, is_there in present.items() if is_there]
     try:
-        device = torch.device(name)
+        device = torch.device(available[0] if name == "auto" else name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
-        there = ", ".join(kind for kind, there in present.items() if there)
-        raise ValueError(f"device={name!r} is not available here; available are: auto, {there}") from None
+        raise ValueError(f"device={name!r} is not available here; choose among: auto, {', '.join(available)}") from None
     return device
 
 

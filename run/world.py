@@ -22,8 +22,8 @@ class World:
     def join(cls, device_name):
         """The world that torchrun describes in the environment, or this process alone."""
         rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        if size > 1 and device_name in ("auto", "cuda") and torch.cuda.is_available():
-            device_name = f"cuda:{os.environ['LOCAL_RANK']}"
+        if device_name in ("auto", "cuda") and torch.cuda.is_available():
+            device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
         device = pick_device(device_name)
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -41,17 +41,16 @@ class World:
     def is_first(self):
         return self.rank == 0
 
-    def barrier(self, here=True):
+    def barrier(self):
         """Waits until every process is at a barrier."""
-        if self.size > 1 and here:
+        if self.size > 1:
             dist.barrier()
 
     def first_goes_first(self, action):
         """action() in every process, in the first one before the others: it may write what the others then read."""
-        self.barrier(here=not self.is_first)
-        result = action()
-        self.barrier(here=self.is_first)
-        return result
+        result = action() if self.is_first else None
+        self.barrier()
+        return result if self.is_first else action()
 
     def sum(self, value):
         """The sum of every process's value, a number."""
@@ -63,9 +62,7 @@ class World:
 
     def wrap(self, model):
         """The model, made to average its gradients over the processes."""
-        if self.size == 1:
-            return model
-        return DistributedDataParallel(model, device_ids=[self.device.index] if self.device.type == "cuda" else None)
+        return DistributedDataParallel(model) if self.size > 1 else model
 
     def place(self, tensors):
         """The tensors on this process's device."""
