@@ -28,8 +28,9 @@ def file_hash(path):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Tokenizers. Each has n_vocab, eot (the id between documents, or None), encode, decode_bytes, and spec: plain
-# types from which tokenizer_from rebuilds it. The spec is kept in meta.json and in every checkpoint.
+# Tokenizers. Each has n_vocab, eot (the id between documents, or None), encode, decode_bytes, encode_plain (for a
+# document: in it the name of a special token is only text), and spec: plain types from which tokenizer_from rebuilds
+# it. meta.json and every checkpoint keep the spec.
 
 
 class CharTokenizer:
@@ -44,15 +45,12 @@ class CharTokenizer:
         self.spec = {"kind": "char", "chars": self.chars}
 
     def encode(self, text):
-        codes = _codepoints(text)
-        ids = np.searchsorted(self.codes, codes).clip(max=self.n_vocab - 1)
-        unknown = codes[self.codes[ids] != codes]
-        if len(unknown):
-            raise ValueError(
-                f"the tokenizer does not know {''.join(dict.fromkeys(map(chr, unknown)))[:20]!r}; "
-                f"it knows these {self.n_vocab} characters: {self.chars!r}"
-            )
-        return ids
+        if unknown := "".join(c for c in dict.fromkeys(text) if c not in self.chars):
+            known = f"these {self.n_vocab} characters: {self.chars!r}"
+            raise ValueError(f"the tokenizer does not know {unknown[:20]!r}; it knows {known}")
+        return np.searchsorted(self.codes, _codepoints(text))
+
+    encode_plain = encode  # there are no special tokens
 
     def decode_bytes(self, ids):
         return "".join(self.chars[i] for i in ids).encode()
@@ -73,7 +71,6 @@ class BPETokenizer:
         return self.encoding.encode(text, allowed_special={END_OF_TEXT})
 
     def encode_plain(self, text):
-        """Without special tokens: in a document their names are only text."""
         return self.encoding.encode_ordinary(text)
 
     def decode_bytes(self, ids):
@@ -94,12 +91,11 @@ def tokenizer_from(spec):
                 f"or set TIKTOKEN_CACHE_DIR to a folder that has it"
             ) from None
     if kind == "bpe":
-        tokens = [base64.b64decode(t) for t in spec["tokens"]]
         encoding = tiktoken.Encoding(
             name="bpe",
             pat_str=spec["pattern"],
-            mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
-            special_tokens={END_OF_TEXT: len(tokens)},
+            mergeable_ranks={base64.b64decode(token): rank for rank, token in enumerate(spec["tokens"])},
+            special_tokens={END_OF_TEXT: len(spec["tokens"])},
         )
         return BPETokenizer(encoding, spec)
     raise ValueError(f"tokenizer kind {kind!r} is not one of: char, gpt2, bpe")
@@ -110,7 +106,7 @@ def spec_hash(spec):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Datasets
+# Datasets, and the batches of them
 
 
 @dataclass(frozen=True)
@@ -168,9 +164,9 @@ def load(name):
     if not meta_path.is_file():
         if name != DEFAULT:
             raise ValueError(f"dataset {name!r} is not prepared: {_how_to_prepare(folder)}")
-        from data.prepare import prepare_stdlib  # only here: most calls find it prepared
+        from data.prepare import stdlib_main  # only here: most calls find it prepared
 
-        prepare_stdlib()
+        stdlib_main([])
     try:
         meta = json.loads(meta_path.read_text())
         splits = {s: load_split(folder, s, meta) for s in ("train", "val")}
@@ -183,8 +179,7 @@ def load(name):
 
 
 def _how_to_prepare(folder):
-    script = folder / "prepare.py"
-    if script.is_file():
+    if (folder / "prepare.py").is_file():
         return f"run  python data/{folder.name}/prepare.py"
     prepared = sorted(p.parent.name for p in ROOT.glob("*/meta.json"))
     return (
@@ -219,10 +214,6 @@ def check_ids(tokens, n_vocab, where):
         raise ValueError(f"{where} holds token id {tokens.max()}, but the vocabulary ends at {n_vocab - 1}")
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Batches
-
-
 class Batches:
     """Rows of block_size tokens and their targets, `rows_per_step` a step. Row r of step n depends on (seed, n, r)
     alone: no state has to be saved, and any division of the rows over micro-steps and processes gives the same data.
@@ -230,19 +221,18 @@ class Batches:
 
     def __init__(self, split, block_size, rows_per_step, seed):
         self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
-        n_tokens = len(split.tokens)
-        self.n_windows = (n_tokens - block_size) // block_size
+        self.n_windows = (len(split.tokens) - block_size) // block_size
         if self.n_windows < 1:
             raise ValueError(
-                f"the training text has {n_tokens:,} tokens, too few for block_size={block_size}: "
+                f"the training text has {len(split.tokens):,} tokens, too few for block_size={block_size}: "
                 f"at least {2 * block_size:,} are needed"
             )
-        self.epoch, self.order = None, None  # a cache of the last epoch that was asked for
+        self.epoch = None  # the last that was asked for: its offset and order are kept
 
     def __call__(self, step, first, last):
         """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
-        starts = [self._start(step * self.rows_per_step + r) for r in range(first, last)]
-        rows = self.split.windows(np.array(starts), self.block_size)
+        starts = np.array([self._start(step * self.rows_per_step + r) for r in range(first, last)])
+        rows = self.split.windows(starts, self.block_size)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def _start(self, row):

@@ -10,9 +10,11 @@ import argparse
 import base64
 import hashlib
 import json
+import math
 import os
+import platform
+import re
 import shutil
-import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -32,7 +34,7 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 # Reading
 
 
-def read_pieces(path, first=0, last=None):
+def read_pieces(path, first=0, last=math.inf):
     """The characters first … last−1 of a UTF-8 file, in pieces as cut_pieces makes them."""
     try:
         with open(path, encoding="utf-8") as f:
@@ -41,16 +43,14 @@ def read_pieces(path, first=0, last=None):
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
 
 
-def cut_pieces(f, first=0, last=None):
+def cut_pieces(f, first=0, last=math.inf):
     """The characters first … last−1 of an open text, in pieces that (but for the first) begin with white space."""
-    position, rest = 0, ""
-    while last is None or position < last:
-        text = f.read(PIECE)
-        if not text:
-            break
-        begin, end = position, position + len(text)
-        position = end
-        text = text[max(0, first - begin) : None if last is None else max(0, last - begin)]
+    for _ in range(first // PIECE):
+        f.read(PIECE)
+    f.read(first % PIECE)
+    left, rest = last - first, ""
+    while text := f.read(min(PIECE, left)):
+        left -= len(text)
         text = rest + text
         cut = _last_cut(text)
         rest = text[cut:]
@@ -63,31 +63,19 @@ def cut_pieces(f, first=0, last=None):
 def _last_cut(text):
     """Where the last run of white space begins that follows another character; text without one is cut at its end once
     it is long, so that memory stays bounded."""
-    end = len(text)
-    while end > 0:
-        cut = max(text.rfind(" ", 0, end), text.rfind("\n", 0, end))
-        if cut <= 0:
-            break
-        if not text[cut - 1].isspace():
-            return cut
-        end = cut
+    if found := re.match(r".*\S(?=[ \n])", text, re.DOTALL):
+        return found.end()
     return len(text) if len(text) > 4 * PIECE else 0
 
 
-def find_files(paths, glob):
-    """The text files under `paths` (files, or folders searched for `glob`), sorted, none of them empty."""
+def find_files(paths, glob="*"):
+    """The files among `paths`, and those in its folders that match `glob`: sorted, none of them empty."""
     found = set()
     for path in map(Path, paths):
-        if path.is_dir():
-            found |= {p for p in path.rglob(glob) if p.is_file()}
-        elif path.is_file():
-            found.add(path)
-        else:
+        if not path.exists():
             raise ValueError(f"there is no file or folder {path}")
-    files = sorted(p for p in found if p.stat().st_size > 0)
-    if not files:
-        raise ValueError(f"no text found: {', '.join(map(str, paths))} has no file that matches --glob={glob!r}")
-    return files
+        found.update(path.rglob(glob) if path.is_dir() else [path])
+    return sorted(p for p in found if p.is_file() and p.stat().st_size > 0)
 
 
 def stdlib_files():
@@ -98,22 +86,23 @@ def stdlib_files():
     return sorted(p for p in files if p.stat().st_size > 0 and p.read_bytes().isascii()), root
 
 
-def split_documents(files, root, val_share=0.1):
-    """{"train": [(path, first, last)], "val": […]}: from ten files on whole files, drawn by the hash of their names;
-    with fewer, the last tenth of each file's characters is for validation."""
+def split_documents(files, root):
+    """{"train": […], "val": […]}, lists of arguments for read_pieces. With fewer than ten files, the last tenth of each
+    file's characters is for validation; else whole files, drawn by the hash of their names, about a tenth of all."""
     if len(files) < 10:
-        lengths = [sum(map(len, read_pieces(p))) for p in files]
-        cuts = [int(n * (1 - val_share)) for n in lengths]
-        train = [(p, 0, c) for p, c in zip(files, cuts, strict=True) if c]
-        return {"train": train, "val": [(p, c, n) for p, c, n in zip(files, cuts, lengths, strict=True) if c < n]}
-    name = {p: os.path.relpath(p, root).replace(os.sep, "/") for p in files}
-    wanted, taken, val = val_share * sum(p.stat().st_size for p in files), 0, set()
-    for p in sorted(files, key=lambda p: hashlib.sha256(name[p].encode()).digest()):
+        cuts = {p: int(0.9 * sum(map(len, read_pieces(p)))) for p in files}
+        return {"train": [(p, 0, cut) for p, cut in cuts.items() if cut], "val": list(cuts.items())}
+
+    def name_hash(path):
+        return hashlib.sha256(Path(os.path.relpath(path, root)).as_posix().encode()).digest()
+
+    wanted, taken, val = 0.1 * sum(p.stat().st_size for p in files), 0, set()
+    for p in sorted(files, key=name_hash):
         size = p.stat().st_size
-        if taken < wanted and taken + size <= 2 * wanted:  # one huge file is not to be all there is
+        if taken < wanted and taken + size <= 2 * wanted:  # one huge file must not be all there is
             val.add(p)
             taken += size
-    return {split: [(p, 0, None) for p in files if (p in val) == (split == "val")] for split in ("train", "val")}
+    return {"train": [(p,) for p in files if p not in val], "val": [(p,) for p in files if p in val]}
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -122,8 +111,8 @@ def split_documents(files, root, val_share=0.1):
 
 def check_tokenizer(kind):
     """ValueError unless make_tokenizer knows it."""
-    size = kind.removeprefix("bpe:")
-    if kind not in ("char", "gpt2") and (size == kind or not size.isdecimal() or int(size) < 257):
+    size = re.fullmatch(r"bpe:(\d+)", kind)
+    if kind not in ("char", "gpt2") and (not size or int(size[1]) < 257):
         raise ValueError(f"--tokenizer={kind!r} must be char, gpt2 or bpe:N with N at least 257 (256 bytes and one)")
 
 
@@ -137,16 +126,14 @@ def make_tokenizer(kind, pieces):
         return data.tokenizer_from({"kind": "gpt2"})
     import rustbpe  # only where a BPE is trained
 
-    size = kind.removeprefix("bpe:")
+    size = int(kind.removeprefix("bpe:")) - 1  # one id is for <|endoftext|>
     trainer = rustbpe.Tokenizer()
-    trainer.train_from_iterator(pieces("train"), int(size) - 1, buffer_size=64, pattern=data.GPT2_PATTERN)
-    tokens = [token for token, _ in sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])]
-    if len(tokens) < int(size) - 1:
-        raise ValueError(
-            f"the text is too small for --tokenizer={kind}: it yields {len(tokens) + 1} ids; ask for fewer"
-        )
-    encoded = [base64.b64encode(bytes(token)).decode() for token in tokens]
-    return data.tokenizer_from({"kind": "bpe", "pattern": data.GPT2_PATTERN, "tokens": encoded})
+    trainer.train_from_iterator(pieces("train"), size, buffer_size=64, pattern=data.GPT2_PATTERN)
+    ranks = sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])
+    if len(ranks) < size:
+        raise ValueError(f"the text is too small for --tokenizer={kind}: it gives {len(ranks) + 1} ids; ask for fewer")
+    tokens = [base64.b64encode(bytes(token)).decode() for token, _ in ranks]
+    return data.tokenizer_from({"kind": "bpe", "pattern": data.GPT2_PATTERN, "tokens": tokens})
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -158,63 +145,60 @@ def id_type(tokenizer):
 
 
 class TokenWriter:
-    """Writes one split: token ids, document starts, and their hashes as they pass."""
+    """Writes one split: token ids and document starts."""
 
-    def __init__(self, folder, split, dtype):
-        self.dtype = dtype
+    def __init__(self, folder, split, tokenizer):
+        self.split, self.tokenizer = split, tokenizer
         self.tokens_file = open(folder / f"{split}.bin", "wb")
         self.docs_file = open(folder / f"{split}_docs.bin", "wb")
         self.tokens = self.documents = self.bytes = 0
-        self.hash, self.docs_hash = hashlib.sha256(), hashlib.sha256()
 
-    def begin_document(self, separator):
-        if separator is not None and self.documents:
-            self.add([separator])
-        raw = np.int64(self.tokens).tobytes()
-        self.docs_file.write(raw)
-        self.docs_hash.update(raw)
+    def begin_document(self):
+        if self.documents and self.tokenizer.eot is not None:
+            self.add([self.tokenizer.eot], 0)
+        self.docs_file.write(np.int64(self.tokens).tobytes())
         self.documents += 1
 
-    def add(self, ids):
-        raw = np.asarray(ids).astype(self.dtype).tobytes()
-        self.tokens_file.write(raw)
-        self.hash.update(raw)
+    def add(self, ids, n_bytes):
+        """Adds the ids of a text that has n_bytes in UTF-8."""
+        self.tokens_file.write(np.asarray(ids).astype(id_type(self.tokenizer)).tobytes())
         self.tokens += len(ids)
+        self.bytes += n_bytes
 
     def close(self):
+        """Returns what meta.json says about the split. ValueError if it is empty."""
+        if not self.documents:
+            raise ValueError(f"the text has too few documents: none is left for {self.split}; give more text")
         self.tokens_file.close()
         self.docs_file.close()
         return {
             "tokens": self.tokens,
             "documents": self.documents,
-            "bytes": self.bytes,  # of the text, UTF-8
-            "sha256": self.hash.hexdigest(),
-            "docs_sha256": self.docs_hash.hexdigest(),
+            "bytes": self.bytes,
+            "sha256": data.file_hash(self.tokens_file.name),
+            "docs_sha256": data.file_hash(self.docs_file.name),
         }
 
 
 def write_dataset(folder, documents, tokenizer, source):
-    """Tokenises the documents into `folder`. Nothing of it changes before all is written."""
-    created = not folder.exists()
+    """Tokenises the documents into `folder`. Nothing in it changes before all is written."""
     folder.mkdir(parents=True, exist_ok=True)
-    encode = getattr(tokenizer, "encode_plain", tokenizer.encode)
-    text_hash, splits = hashlib.sha256(), {}
     temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
+    text_hash, splits = hashlib.sha256(), {}
     try:
-        for split in ("train", "val"):
-            writer = TokenWriter(temporary, split, id_type(tokenizer))
+        for split in documents:
+            writer = TokenWriter(temporary, split, tokenizer)
             for document in tqdm(documents[split], desc=split, unit="doc"):
-                writer.begin_document(tokenizer.eot)
+                writer.begin_document()
                 for piece in read_pieces(*document):
                     raw = piece.encode()
                     text_hash.update(raw)
-                    writer.bytes += len(raw)
-                    writer.add(encode(piece))
+                    writer.add(tokenizer.encode_plain(piece), len(raw))
             splits[split] = writer.close()
         publish(folder, temporary, tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
     finally:
         shutil.rmtree(temporary)
-        if created and not any(folder.iterdir()):
+        if not any(folder.iterdir()):
             folder.rmdir()
 
 
@@ -228,18 +212,16 @@ def publish(folder, temporary, tokenizer, splits, source):
         "tokenizer": tokenizer.spec,
     }
     (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
-    (folder / "meta.json").unlink(missing_ok=True)  # last out, first in: without it a folder is not prepared
-    for file in sorted(temporary.iterdir(), key=lambda p: p.name == "meta.json"):
+    (folder / "meta.json").unlink(missing_ok=True)  # without it a folder is not prepared: it goes first and comes last
+    for file in (*temporary.glob("*.bin"), temporary / "meta.json"):
         os.replace(file, folder / file.name)
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
 
 def prepare(name, files, kind, source, root):
+    """Makes the files the dataset `name`. `source` goes into meta.json; the files' names count from `root`."""
     documents = split_documents(files, root)
-    for split in ("train", "val"):
-        if not documents[split]:
-            raise ValueError(f"the text is too short to be split: nothing is left for {split}")
 
     def pieces(split):
         for document in tqdm(documents[split], desc=f"{split} for {kind}", unit="doc"):
@@ -248,27 +230,23 @@ def prepare(name, files, kind, source, root):
     write_dataset(data.folder_of(name), documents, make_tokenizer(kind, pieces), source)
 
 
-def prepare_stdlib():
-    files, root = stdlib_files()
-    python = ".".join(map(str, sys.version_info[:3]))
-    print(f"preparing stdlib_char: the source of Python {python}'s standard library, {len(files)} files")
-    prepare("stdlib_char", files, "char", {"text": f"standard library of Python {python}"}, root)
-
-
 # ----------------------------------------------------------------------------------------------------------
 # The commands
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of a mistake in one line, as the other scripts do."""
+    """Reports a mistake in one line, as the other scripts do."""
 
     def error(self, message):
-        raise ValueError(f"{message}; --help tells more")
+        raise ValueError(f"{message}; --help says more")
 
 
 def stdlib_main(argv):
     Parser(description="The source of Python's standard library, by character.").parse_args(argv)
-    prepare_stdlib()
+    files, root = stdlib_files()
+    python = platform.python_version()
+    print(f"preparing stdlib_char: the source of Python {python}'s standard library, {len(files)} files")
+    prepare("stdlib_char", files, "char", {"text": f"standard library of Python {python}"}, root)
     return 0
 
 
@@ -276,22 +254,21 @@ def shakespeare_main(argv, name, kind):
     parser = Parser(description=f"Tiny Shakespeare (1.1 MB): data/{name}, tokenizer {kind}.")
     parser.add_argument("--file", help="a copy of the text that you have; without it, it is downloaded")
     args = parser.parse_args(argv)
-    if args.file:
-        path = Path(args.file)
-        if not path.is_file():
-            raise ValueError(f"--file={args.file}: there is no such file")
-    else:
-        path = download(SHAKESPEARE_URL, SHAKESPEARE_SHA256, data.folder_of(name) / "input.txt")
-    prepare(name, [path], kind, {"text": "tiny shakespeare" if not args.file else path.name}, path.parent)
+    path = Path(args.file or data.folder_of(name) / "input.txt")
+    if not args.file:
+        download(SHAKESPEARE_URL, SHAKESPEARE_SHA256, path)
+    elif not path.is_file():
+        raise ValueError(f"--file={args.file}: there is no such file")
+    prepare(name, [path], kind, {"text": path.name if args.file else "tiny shakespeare"}, path.parent)
     return 0
 
 
 def check_name(name):
     """ValueError unless a user may give his dataset this name."""
-    reserved = (data.folder_of(name) / "prepare.py").is_file()
-    if reserved or (not name.replace("_", "").replace("-", "").isalnum() and "/" not in name):
-        why = "is a dataset of this code" if reserved else "must be of letters, digits, '-' and '_'"
-        raise ValueError(f"--name={name!r} {why}: choose another")
+    if (data.folder_of(name) / "prepare.py").is_file():
+        raise ValueError(f"--name={name!r} is a dataset of this code: choose another")
+    if "/" not in name and not re.fullmatch(r"[\w-]+", name):
+        raise ValueError(f"--name={name!r} must be of letters, digits, '-' and '_': choose another")
 
 
 def folder_main(argv):
@@ -307,6 +284,8 @@ def folder_main(argv):
     if meta.is_file() and not args.overwrite and (held := json.loads(meta.read_text())["source"]["text"]) != source:
         raise ValueError(f"{meta.parent} holds another dataset, of {held}: choose another --name, or --overwrite")
     files = find_files(args.paths, args.glob)
+    if not files:
+        raise ValueError(f"no text found: {', '.join(args.paths)} has no file that matches --glob={args.glob!r}")
     root = os.path.commonpath([p.resolve().parent for p in files])
     prepare(args.name, files, args.tokenizer, {"text": source}, root)
     print(f"train on it: python train.py --dataset={args.name} --out_dir=out/{Path(args.name).name}")
@@ -314,7 +293,7 @@ def folder_main(argv):
 
 
 def download(url, sha256, path):
-    """Fetches url to path unless it is there. ValueError where there is no network, or where the text is another."""
+    """Fetches url to path unless it is there. ValueError without a network, or if the text is not the expected one."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -41,16 +41,9 @@ def scheme_of(name):
     return SCHEMES[name](replace(SHAPE, pos_scheme=name))
 
 
-def evenly(split, n):
-    """WINDOWS stretches of n tokens, spread over the text: (WINDOWS, n)."""
-    starts = (len(split.tokens) - n) // WINDOWS * torch.arange(WINDOWS).numpy()
-    return split.windows(starts, n - 1)
-
-
 def sinusoidal_table(n):
     scheme = scheme_of("sinusoidal")
-    zeros = torch.zeros(1, n, SHAPE.n_embd)
-    return scheme.embed(zeros, torch.arange(n))[0] / scheme.amplitude
+    return scheme.embed(torch.zeros(1, n, SHAPE.n_embd), torch.arange(n))[0] / scheme.amplitude
 
 
 def draw_sinusoidal():
@@ -70,7 +63,7 @@ def draw_similarity(model):
         values = F.normalize(table, dim=-1) @ F.normalize(table, dim=-1).T
         heat(figure, ax, values, name, "position", "position", "cosine similarity")
         middle[name] = values[n // 2]
-    styles = scheme_styles([name.split()[0] for name in middle])
+    styles = scheme_styles(["sinusoidal", "learnable"])
     lines(axes[2], middle, f"position {n // 2} with every other", "position", "cosine similarity", styles=styles)
     return figure
 
@@ -78,13 +71,12 @@ def draw_similarity(model):
 def draw_rope():
     scheme = scheme_of("rope")
     D, n = SHAPE.n_embd // SHAPE.n_head, 512
-    pos = torch.arange(n)
-    turns = scheme.prepare(pos, pos)
-    generator = torch.Generator().manual_seed(0)
+    turns = scheme.prepare(torch.arange(n), torch.arange(n))
     figure, (angles, norms, products) = figure_of(3, title=f"RoPE, head size {D}, theta 10,000")
     named = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, D // 2 - 1)}
     lines(angles, named, "cosine of the angle: low pairs turn fast", "position", "cos(position · θ)")
 
+    generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2000, 1, 1, D, generator=generator) for _ in range(2))
     turned, _ = scheme.rotate(q[:3].expand(-1, -1, n, -1), k[:3].expand(-1, -1, n, -1), turns)
     named = {f"random q {i + 1}": turned[i, 0].norm(dim=-1) for i in range(3)}
@@ -108,8 +100,7 @@ def draw_alibi():
     heads = range(1, SHAPE.n_head + 1)
     slopes.plot(heads, scheme.slopes, **line_style(0))
     slopes.set_yscale("log", base=2)
-    slopes.set_xticks(heads)
-    slopes.set(title="slopes: a geometric sequence", xlabel="head", ylabel="slope m (nats per token)")
+    slopes.set(title="slopes: a geometric sequence", xlabel="head", ylabel="slope m (nats per token)", xticks=heads)
     slopes.grid(alpha=0.25)
     i = torch.arange(32)
     distance = (i[:, None] - i).float().masked_fill(i[:, None] < i, math.nan)
@@ -148,9 +139,9 @@ def draw_window():
     i = torch.arange(16)
     distance = i[:, None] - i
     figure, axes = figure_of(2, title="What a query may see")
-    for ax, window in zip(axes, (16, 4), strict=True):
+    for ax, window, title in zip(axes, (16, 4), ("causal", "causal, window = 4"), strict=True):
         seen = ((distance >= 0) & (distance < window)).float()
-        heat(figure, ax, seen, "causal" if window == 16 else f"causal, window = {window}", "key j", "query i")
+        heat(figure, ax, seen, title, "key j", "query i")
         ax.set_xticks(range(0, 16, 2))
     return figure
 
@@ -173,13 +164,12 @@ def mean_score_by_distance(model, tokens):
 
 def draw_scores(models, splits):
     """models, splits: a model and its text, both by scheme."""
-    named, longest = {}, 0
+    named, longest = {}, max(models[name].config.block_size for name in splits)
     for name, split in splits.items():
-        model = models[name]
-        T = model.config.block_size
-        longest = max(longest, T)
+        model, T = models[name], models[name].config.block_size
         n = min(T if model.config.max_positions else 4 * T, len(split.tokens))
-        tokens = evenly(split, n).to(model.lm_head.weight.device)
+        starts = (len(split.tokens) - n) // WINDOWS * torch.arange(WINDOWS).numpy()  # spread over the text
+        tokens = split.windows(starts, n - 1).to(model.lm_head.weight.device)
         named[name + (" (ends)" if n == T else "")] = mean_score_by_distance(model, tokens)
     figure, (axes,) = figure_of(1, width=8, height=5)
     lines(axes, named, "Score against distance: mean over text, layers and heads", "distance + 1 (tokens)",

@@ -4,8 +4,8 @@
   python data/huggingface/prepare.py HuggingFaceFW/fineweb-edu --config=sample-10BT
   python data/huggingface/prepare.py ~/pages/*.parquet --column=content --tokenizer=bpe:4096 --name=mine
 
-A document is a row, or a txt file. `datasets` tokenises them and keeps finished chunks in its cache (HF_HOME), so a
-killed run goes on there when the same command is called again.
+A document is a row, or a txt file. `datasets` tokenises them and keeps finished chunks in its cache (HF_HOME): after a
+run was killed, the same command goes on from there.
 """
 
 import argparse
@@ -27,20 +27,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import data
 from config import script
 from data import prepare as P
+from run.files import write_atomically
 
 CHUNK = 100_000  # documents that are tokenised, and kept, at a time
-KINDS = {".parquet": "parquet", ".jsonl": "json", ".txt": "text"}  # of local files -> what load_dataset calls them
+# the kinds of local files -> what load_dataset needs to know about them
+KINDS = {".parquet": {"path": "parquet"}, ".jsonl": {"path": "json"}, ".txt": {"path": "text", "sample_by": "document"}}
 
 
 def local_files(source):
     """The files that `source` names, all of one kind; none if it is a name on the hub."""
-    missing = [path for path in source if not Path(path).exists()]
-    if missing and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", " ".join(source)) and Path(source[0]).suffix not in KINDS:
+    named = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", " ".join(source))  # on the hub
+    if named and not Path(source[0]).exists() and Path(source[0]).suffix not in KINDS:
         return []
-    if missing:
-        raise ValueError(f"there is no file or folder {missing[0]}")
-    found = {f for path in map(Path, source) for f in (path.rglob("*") if path.is_dir() else [path])}
-    files = sorted(f for f in found if f.suffix in KINDS and f.is_file() and f.stat().st_size)
+    files = [f for f in P.find_files(source) if f.suffix in KINDS]
     kinds = sorted({f.suffix for f in files})
     if len(kinds) != 1:
         raise ValueError(f"{' '.join(source)} must be of one kind of {', '.join(KINDS)}; found: {kinds or 'no text'}")
@@ -57,8 +56,7 @@ def load_rows(source, files, config, column):
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the errors below say what went wrong
     what = {"path": source[0]}
     if files:
-        what = {"path": KINDS[files[0].suffix], "data_files": [str(f.resolve()) for f in files]}
-        what |= {"sample_by": "document"} if what["path"] == "text" else {}
+        what = KINDS[files[0].suffix] | {"data_files": [str(f.resolve()) for f in files]}
     try:
         splits = datasets.load_dataset(**what, name=config)
     except Exception as error:  # of any type: from the network, the hub or a file
@@ -90,17 +88,15 @@ def kept_tokenizer(path, kind, rows, held):
                 yield from P.cut_pieces(io.StringIO(text))
 
     if not path.is_file():
-        spec = P.make_tokenizer(kind, pieces).spec
-        path.with_suffix(".new").write_text(json.dumps(spec))
-        os.replace(path.with_suffix(".new"), path)
+        write_atomically(path, json.dumps(P.make_tokenizer(kind, pieces).spec))
     return data.tokenizer_from(json.loads(path.read_text()))
 
 
 def tokenise(text, tokenizer):
-    """A document's ids, and its length in UTF-8. In a document <|endoftext|> is only text."""
-    encode, pieces = getattr(tokenizer, "encode_plain", tokenizer.encode), P.cut_pieces(io.StringIO(text or ""))
-    ids = [np.empty(0, np.uint32), *(np.asarray(encode(piece), np.uint32) for piece in pieces)]
-    return {"ids": np.concatenate(ids), "bytes": len((text or "").encode())}
+    """A document's ids, and its length in UTF-8."""
+    text = text or ""  # a row may hold None
+    ids = [np.asarray(tokenizer.encode_plain(piece), np.uint32) for piece in P.cut_pieces(io.StringIO(text))]
+    return {"ids": np.concatenate([np.empty(0, np.uint32), *ids]), "bytes": len(text.encode())}
 
 
 def tokenised(rows, tokenizer, num_proc):
@@ -123,16 +119,12 @@ def tokenised(rows, tokenizer, num_proc):
 
 def write(folder, rows, held, tokenizer, num_proc):
     """Writes the token files into `folder`. Returns what meta.json says about each split."""
-    writers = {split: P.TokenWriter(folder, split, P.id_type(tokenizer)) for split in ("train", "val")}
+    writers = {split: P.TokenWriter(folder, split, tokenizer) for split in ("train", "val")}
     for is_val, document in zip(held, tokenised(rows, tokenizer, num_proc), strict=True):
         if document["bytes"]:
             writer = writers["val" if is_val else "train"]
-            writer.begin_document(tokenizer.eot)
-            writer.add(document["ids"])
-            writer.bytes += int(document["bytes"])
-    for split, writer in writers.items():
-        if not writer.documents:
-            raise ValueError(f"the text has too few documents: none is left for {split}")
+            writer.begin_document()
+            writer.add(document["ids"], int(document["bytes"]))
     return {split: writer.close() for split, writer in writers.items()}
 
 
@@ -167,8 +159,7 @@ def main(argv):
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # no tracebacks of workers
     rows, held = load_rows(args.source, files, args.config, args.column)
     work = folder / f".parts-{data.spec_hash([rows._fingerprint, source])[:8]}"
-    shutil.rmtree(work / "written", ignore_errors=True)  # by a run that was killed
-    (work / "written").mkdir(parents=True)
+    (work / "written").mkdir(parents=True, exist_ok=True)
     try:
         tokenizer = kept_tokenizer(work / "tokenizer.json", args.tokenizer, rows, held)
         splits = write(work / "written", rows, held, tokenizer, args.num_proc)
