@@ -1,30 +1,27 @@
 """Small, fast and the same on every machine: one thread, no wandb network, a tiny prepared dataset."""
 
+import functools
 import os
 import re
 import sys
 import types
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ["WANDB_MODE"] = "disabled"
+os.environ |= {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}  # of this process and those it starts
 torch.set_num_threads(1)
-
-from hypothesis import settings  # noqa: E402
-
-settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
-settings.load_profile("suite")
+hypothesis.settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
+hypothesis.settings.load_profile("suite")
 
 # README's example of a new scheme, as it is written there: every test of schemes runs on it, too.
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
 sys.modules["readme"] = types.ModuleType("readme")
 exec(EXAMPLE, vars(sys.modules["readme"]))
-
-SHARED = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
@@ -34,31 +31,40 @@ def no_peak(monkeypatch):
         monkeypatch.setattr("train.matmul_peak", lambda *args: 1e11)
 
 
-@pytest.fixture(scope="session")
-def shakespeare():
-    """Tiny Shakespeare, where it lies beside the project."""
-    path = SHARED / "tinyshakespeare.txt"
+def shared(name):
+    """The path of a file that may lie beside the project. Where it does not, the test is skipped."""
+    path = ROOT.parent / "shared" / "data" / name
     if not path.is_file():
-        pytest.skip("needs ../shared/data/tinyshakespeare.txt")
+        pytest.skip(f"needs ../shared/data/{name}")
     return path
 
 
 @pytest.fixture(scope="session")
+def shakespeare():
+    return shared("tinyshakespeare.txt")
+
+
+@pytest.fixture(scope="session")
 def gpt2_bpe(tmp_path_factory):
-    """TIKTOKEN_CACHE_DIR with copies of GPT-2's files, where they lie beside the project: tiktoken deletes bad ones."""
+    """TIKTOKEN_CACHE_DIR with copies of GPT-2's files, as tiktoken deletes bad ones."""
     names = {
         "gpt2_vocab.bpe": "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
         "gpt2_encoder.json": "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
     }
-    if not all((SHARED / n).is_file() for n in names):
-        pytest.skip("needs ../shared/data/gpt2_vocab.bpe and gpt2_encoder.json")
     folder = tmp_path_factory.mktemp("tiktoken")
     for name, cached in names.items():
-        (folder / cached).write_bytes((SHARED / name).read_bytes())
-    old = os.environ.get("TIKTOKEN_CACHE_DIR")
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
-    yield folder
-    os.environ.pop("TIKTOKEN_CACHE_DIR") if old is None else os.environ.update(TIKTOKEN_CACHE_DIR=old)
+        (folder / cached).write_bytes(shared(name).read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(params=["char", "bpe:290", "gpt2"])
+def kind(request):
+    """Each kind of tokenizer, as --tokenizer takes it."""
+    if request.param == "gpt2":
+        request.getfixturevalue("gpt2_bpe")
+    return request.param
 
 
 def write_texts(folder, n=12, words=400):
@@ -76,8 +82,7 @@ def dataset(tmp_path_factory):
     from data.prepare import folder_main
 
     root = tmp_path_factory.mktemp("data")
-    write_texts(root / "texts")
-    folder_main([str(root / "texts"), f"--name={root}/tiny"])
+    folder_main([str(write_texts(root / "texts")), f"--name={root}/tiny"])
     return f"{root}/tiny"
 
 
@@ -94,18 +99,15 @@ def tiny(dataset):
 def trained(dataset, tmp_path_factory):
     """trained(scheme, name=value, …): the folder of a run of four steps under these settings, trained once. A test that
     writes into it copies it first."""
-    made = {}
+    import train
 
+    @functools.cache
     def run(scheme, **settings):
-        import train
-
-        key = scheme, *sorted(settings.items())
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("runs") / scheme
-            size = dict(n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, max_iters=4, device="cpu")
-            flags = {"dataset": dataset, "out_dir": made[key], "pos_scheme": scheme} | size | settings
-            train.main([f"--{name}={value}" for name, value in flags.items()])
-        return made[key]
+        folder = tmp_path_factory.mktemp("runs") / scheme
+        size = dict(n_layer=1, n_head=2, n_embd=16, block_size=16, batch_size=4, max_iters=4, device="cpu")
+        flags = {"dataset": dataset, "out_dir": folder, "pos_scheme": scheme} | size | settings
+        train.main([f"--{name}={value}" for name, value in flags.items()])
+        return folder
 
     return run
 

@@ -3,40 +3,30 @@ from dataclasses import replace
 
 import pytest
 import torch
+from test_model import build
 
 from evaluation.attention import attention_entropy, attention_scores
-from model import GPT, SCHEMES, GPTConfig
-
-
-def randomised(scheme, **more):
-    config = dict(block_size=16, vocab_size=11, n_layer=2, n_head=2, n_embd=8, pos_scheme=scheme) | more
-    model = GPT(GPTConfig(**config)).eval()
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=0.5)
-    return model
+from model import SCHEMES
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("pos_pattern", ["", "10"])
 def test_scores_give_the_models_own_attention(scheme, pos_pattern):
     try:
-        model = randomised(scheme, pos_pattern=pos_pattern, window=5, window_pattern="01")
+        model = build(scheme, pos_pattern=pos_pattern, window=5, window_pattern="01")
     except ValueError:
         pytest.skip("a pattern is not for schemes that enter at the embedding")
-    seen = []  # the values that each layer mixes, and what it makes of them
-    hooks = []
-    for block in model.transformer.h:
-        values = block.attn.c_attn.register_forward_hook(lambda m, i, out: seen.append([out.chunk(3, dim=-1)[2]]))
-        hooks += [values, block.attn.c_proj.register_forward_hook(lambda m, i, out: seen[-1].append(i[0]))]
     idx = torch.randint(11, (3, 16))
-    model.hidden(idx)
-    for hook in hooks:
-        hook.remove()
     scores = list(attention_scores(model, idx))
+    seen = []  # the values that each layer mixes, and what it makes of them
+    for block in model.transformer.h:
+        block.attn.c_attn.register_forward_hook(lambda m, i, out: seen.append([out.chunk(3, dim=-1)[2]]))
+        block.attn.c_proj.register_forward_hook(lambda m, i, out: seen[-1].append(i[0]))
+    model.hidden(idx)
     assert len(scores) == len(seen) == 2
     for (layer, visible), (v, y) in zip(scores, seen, strict=True):
         weights = layer.masked_fill(~visible, -torch.inf).softmax(-1)
-        mixed = weights @ v.unflatten(-1, (2, 4)).transpose(1, 2)
+        mixed = weights @ v.unflatten(-1, (2, 8)).transpose(1, 2)
         torch.testing.assert_close(mixed.transpose(1, 2).flatten(-2), y, rtol=1e-4, atol=1e-5)
     for (layer, visible), (last, some) in zip(scores, attention_scores(model, idx, last=3), strict=True):
         assert torch.equal(some, visible[-3:])
@@ -44,7 +34,7 @@ def test_scores_give_the_models_own_attention(scheme, pos_pattern):
 
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys():
-    model = randomised("none")
+    model = build("none")
     for block in model.transformer.h:
         torch.nn.init.zeros_(block.attn.c_attn.weight)
         torch.nn.init.zeros_(block.attn.c_attn.bias)

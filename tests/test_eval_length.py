@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import math
 import os
@@ -11,13 +10,11 @@ import numpy as np
 import pytest
 
 import eval_length as E
-import train
+from data.prepare import folder_main
 from evaluation.protocols import PROTOCOLS
 from evaluation.windows import window_losses
 from model import SCHEMES
-from run import checkpoint as checkpoints
 
-LOSSES = [name for name in PROTOCOLS if name != "recall"]
 WINDOW_LOSSES = "evaluation.protocols.window_losses"
 
 
@@ -34,64 +31,49 @@ def flags(tmp_path, *more):
     return ["--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results", "--device=cpu", *more]
 
 
-def all_runs(runs):
-    return [str(runs / s) for s in SCHEMES]
-
-
 def read(tmp_path, name="length"):
     return json.loads((tmp_path / "results" / f"{name}.json").read_text(), parse_constant=pytest.fail)  # no NaN
 
 
 def test_table_json_and_picture_over_all_schemes(runs, tmp_path, capsys):
-    assert E.main([*all_runs(runs), *flags(tmp_path)]) == 0
+    assert E.main([*(str(runs / scheme) for scheme in SCHEMES), *flags(tmp_path)]) == 0
     out = capsys.readouterr().out
-    summary = read(tmp_path)
-    assert list(summary["runs"]) == list(SCHEMES)
-    for name, result in summary["runs"].items():
-        rows = result["rows"]
+    found = {name: result["rows"] for name, result in read(tmp_path)["runs"].items()}
+    assert list(found) == list(SCHEMES)
+    for name, rows in found.items():
         assert list(rows) == ["4", "8", "16", "32", "64", "128", "256"]
         assert rows["16"]["delta"] == rows["16"]["band"] == 0
         undefined = [n for n, row in rows.items() if row is None]
         assert undefined == (["32", "64", "128", "256"] if name == "learnable" else [])
         for row in filter(None, rows.values()):
-            assert math.isfinite(row["loss"]) and row["delta"] == pytest.approx(row["loss"] - rows["16"]["loss"])
+            assert row["loss"] > 0 and math.isfinite(row["loss"]) and math.isfinite(row["entropy"])
+            assert row["delta"] == pytest.approx(row["loss"] - rows["16"]["loss"])
     tables = out.split("\ncontext  ")[1:]
     assert len(tables) == -(-len(SCHEMES) // 4)
     [with_learnable] = [t for t in tables if "learnable" in t.splitlines()[0]]
     last = with_learnable.split("    256  ")[1].splitlines()[0]
     assert last.split()[with_learnable.split().index("learnable") * 3] == "—" and "±" in last
-    assert "the same 20 blocks of 1 tokens at every length" in out
+    assert "the same 20 blocks of 1 tokens at every length" in out and "L*" in out
     assert "tiny: 2 documents, 0% of the longest contexts cross documents, 1 bytes a token; bands over 20 blocks" in out
     assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_what_is_done_is_not_done_again(runs, tmp_path, capsys, monkeypatch):
-    arguments = [str(runs / "rope"), str(runs / "learnable"), *flags(tmp_path, "--seed=7")]
-    E.main(arguments)
-    first, before = capsys.readouterr().out, read(tmp_path)
+def test_what_was_measured_is_kept_and_comes_back_under_its_settings(runs, tmp_path, capsys, monkeypatch, refused):
+    raw, full = runs / "alibi" / "length.npz", [str(runs / "alibi"), str(runs / "learnable"), *flags(tmp_path)]
+    E.main([*full, "--seed=21"])
+    before, losses = read(tmp_path), raw.read_bytes()
+    E.main([*full, "--seed=21", "--blocks=5"])
+    assert read(tmp_path) != before and "done before" not in capsys.readouterr().out
     monkeypatch.setattr(WINDOW_LOSSES, None)  # a second computation would fail
-    E.main(arguments)
-    second = capsys.readouterr().out
-    assert second.count("done before") == 2 and "done before" not in first
-    assert read(tmp_path) == before
+    for more, blocks in ((["--blocks=5"], 5), ([], 20)):
+        E.main([*full, "--seed=21", *more])
+        assert read(tmp_path)["blocks"] == blocks and capsys.readouterr().out.count("done before") == 2
+    assert read(tmp_path) == before and raw.read_bytes() == losses
     with pytest.raises(TypeError):
-        E.main([*arguments, "--seed=8"])
-
-
-def test_other_settings_do_not_replace_what_was_measured(runs, tmp_path, monkeypatch, refused):
-    full = [str(runs / "alibi"), *flags(tmp_path, "--seed=21")]
-    E.main(full)
-    before, raw = read(tmp_path, "length-alibi"), (runs / "alibi" / "length.npz").read_bytes()
-    E.main([*full, "--blocks=5"])
-    assert read(tmp_path, "length-alibi") != before
-    monkeypatch.setattr(WINDOW_LOSSES, None)
-    for argv, blocks in (([*full, "--blocks=5"], 5), (full, 20)):
-        E.main(argv)
-        assert read(tmp_path, "length-alibi")["blocks"] == blocks
-    assert read(tmp_path, "length-alibi") == before and (runs / "alibi" / "length.npz").read_bytes() == raw
-    (runs / "alibi" / "length.npz").write_bytes(b"cut short")
+        E.main([*full, "--seed=22"])
+    raw.write_bytes(b"cut short")
     assert "alibi/length.npz is damaged: delete it" in refused(E.main, *full)
-    (runs / "alibi" / "length.npz").unlink()
+    raw.unlink()
 
 
 def test_an_interrupted_measurement_goes_on(runs, tmp_path, capsys, monkeypatch):
@@ -126,15 +108,17 @@ def test_seeds_of_one_experiment_are_one_line_with_two_kinds_of_interval(runs, t
     assert f"±{row['band']:.3f}, seeds ±{row['delta_seed_sd']:.3f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("protocol", LOSSES)
-def test_every_protocol_runs_over_all_schemes(runs, tmp_path, protocol, capsys):
-    more = ["--block_tokens=4"] if protocol == "sliding" else []
-    base = ["--blocks=6", f"--results_dir={tmp_path}/results", "--device=cpu", "--lengths=8,16,32,64"]
-    E.main([*all_runs(runs), *base, f"--protocol={protocol}", *more])
-    name = "length" if protocol == "fixed" else f"length-{protocol}"
+@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name not in ("fixed", "recall")])
+def test_every_other_protocol_runs_over_all_schemes_also_on_a_named_text(runs, tmp_path, protocol, capsys, dataset):
+    argv = [f"--protocol={protocol}", "--blocks=6", "--lengths=8,16,32,64", f"--results_dir={tmp_path}/results"]
+    argv += ["--block_tokens=4"] if protocol == "sliding" else []
+    argv += [f"--dataset={dataset}"] if protocol == "nonoverlapping" else []
+    E.main([*(str(runs / scheme) for scheme in SCHEMES), *argv, "--device=cpu"])
+    name = "length-nonoverlapping-tiny" if protocol == "nonoverlapping" else f"length-{protocol}"
+    assert read(tmp_path, name)["blocks"] == 6 and (runs / "none" / f"{name}.npz").exists()
     rows = {scheme: r["rows"] for scheme, r in read(tmp_path, name)["runs"].items()}
     assert list(rows) == list(SCHEMES) and rows.pop("learnable")["32"] is None
-    extra = {"fixed": "entropy", "nonoverlapping": "real", "context": "gain_over_shuffled"}.get(protocol, "band")
+    extra = {"nonoverlapping": "real", "context": "gain_over_shuffled"}.get(protocol, "band")
     assert all(row["32"]["loss"] > 0 and math.isfinite(row["32"][extra]) for row in rows.values())
     assert (tmp_path / "results" / f"{name}.png").exists() and "L*" in capsys.readouterr().out
 
@@ -149,30 +133,20 @@ def test_raw_losses_are_kept_per_block(runs, tmp_path):
     assert read(tmp_path, "length-alibi")["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
 
 
-def test_another_protocol_and_another_dataset_have_files_of_their_own(runs, tmp_path, dataset):
-    argv = [f"--results_dir={tmp_path}/results", "--device=cpu", "--protocol=nonoverlapping", "--blocks=5"]
-    E.main([str(runs / "none"), *argv, f"--dataset={dataset}"])
-    assert read(tmp_path, "length-nonoverlapping-tiny-none")["blocks"] == 5
-    assert (runs / "none" / "length-nonoverlapping-tiny.npz").exists()
-
-
-def test_a_grid_of_scalings_and_a_window(runs, tmp_path, refused):
+def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
     E.main([str(runs / "rope"), *flags(tmp_path, "--rope_scaling=none,linear,ntk,yarn")])
-    found = read(tmp_path, "length-none-linear-ntk-yarn-rope")["runs"]
+    found = {name: r["rows"] for name, r in read(tmp_path, "length-none-linear-ntk-yarn-rope")["runs"].items()}
     assert list(found) == ["rope none", "rope linear", "rope ntk", "rope yarn"]
-    for name, result in found.items():  # auto: nothing is scaled before it must be
-        assert (result["rows"]["16"] == found["rope none"]["rows"]["16"]) and result["rows"]["64"] is not None
-        assert name == "rope none" or result["rows"]["64"] != found["rope none"]["rows"]["64"]
+    plain = found.pop("rope none")
+    for rows in found.values():  # auto: nothing is scaled before it must be
+        assert rows["16"] == plain["16"] and rows["64"] not in (None, plain["64"])
     E.main([str(runs / "rope"), *flags(tmp_path)])
-    plain = read(tmp_path, "length-rope")["runs"]["rope"]["rows"]
-    assert plain == found["rope none"]["rows"]
+    assert read(tmp_path, "length-rope")["runs"]["rope"]["rows"] == plain
     E.main([str(runs / "rope"), *flags(tmp_path, "--window=8")])
     rows = read(tmp_path, "length-window8-rope")["runs"]["rope"]["rows"]
     assert rows["8"]["loss"] == pytest.approx(plain["8"]["loss"], abs=1e-6)  # a context of 8 fits into the window
     assert rows["64"]["loss"] == pytest.approx(rows["8"]["loss"], abs=1e-5)  # one layer sees no further
     assert plain["64"]["loss"] != pytest.approx(plain["8"]["loss"], abs=1e-4)
-    line = refused(E.main, runs / "rope", runs / "alibi", *flags(tmp_path, "--rope_scaling=yarn"))
-    assert "alibi/best.pt: rope_scaling is an option of pos_scheme=rope" in line
 
 
 def test_every_length_is_scaled_from_the_checkpoint_and_not_from_the_length_before(runs, tmp_path, monkeypatch):
@@ -183,18 +157,16 @@ def test_every_length_is_scaled_from_the_checkpoint_and_not_from_the_length_befo
         return window_losses(subject, *rest)
 
     monkeypatch.setattr(WINDOW_LOSSES, noting)
-    more = ["--protocol=context", "--rope_scaling=yarn", "--lengths=16,32,64"]
-    E.main([str(runs / "rope"), *flags(tmp_path, *more)])
+    E.main([str(runs / "rope"), *flags(tmp_path, "--protocol=context", "--rope_scaling=yarn", "--lengths=16,32,64")])
     assert factors == [1, 2, 4, 2, 4, 2, 4]  # as it is, foreign, shuffled
 
 
 def logged(folder, id):
     """The records of the one offline wandb run in `folder` whose id begins so."""
     [log] = (folder / "wandb").glob(f"offline-run-*-{id}-*/*.wandb")
-    wandb = str(Path(sys.executable).parent / "wandb")
-    command = [wandb, "leet", "inspect", "--json", str(log)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", log]
+    lines = subprocess.check_output(command, stdin=subprocess.DEVNULL, text=True).splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def curve(records, x, y):
@@ -203,10 +175,10 @@ def curve(records, x, y):
 
 
 def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
-    command = [sys.executable, str(Path(E.__file__)), *(str(runs / s) for s in ("sinusoidal", "learnable"))]
+    command = [sys.executable, E.__file__, runs / "sinusoidal", runs / "learnable"]
+    command += flags(tmp_path, "--seed=3", "--wandb_mode=offline")
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
-    more = flags(tmp_path, "--seed=3", "--wandb_mode=offline")
-    subprocess.run([*command, *more], cwd=tmp_path, env=env, check=True, capture_output=True)
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
     found = {name: result["rows"] for name, result in read(tmp_path)["runs"].items()}
     losses = {name: {int(n): row["loss"] for n, row in rows.items() if row} for name, rows in found.items()}
     records = logged(tmp_path, "sinusoidal-length")
@@ -227,50 +199,39 @@ def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
         (["--lengths=a"], "lengths='a' must be whole numbers"),
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
-        (["--lengths=16,2048"], "the validation text has 3,080 tokens, enough for 1032 blocks"),
+        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 3,080 tokens, enough for 1032 blocks"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
-        (["--protocol=position"], "--block_tokens is not an option of --protocol=position, only of: fixed, sliding"),
-        (["--protocol=nonoverlapping"], "--block_tokens is not an option of --protocol=nonoverlapping"),
-        (["--protocol=recall"], "--block_tokens is not an option of --protocol=recall"),
+        (["--block_tokens=1", "--protocol=position"], "of --protocol=position, only of: fixed, sliding"),
+        (["--block_tokens=1", "--protocol=nonoverlapping"], "--block_tokens is not an option of --protocol=nonoverlap"),
+        (["--block_tokens=1", "--protocol=recall"], "--block_tokens is not an option of --protocol=recall"),
+        (["--threshold=1", "--protocol=recall"], "--threshold is not an option of --protocol=recall"),
+        (["--lengths=16,24,64", "--protocol=nonoverlapping"], "must all divide the longest"),
         (["--lengths=16,8"], "must ascend"),
         (["--threshold=-1"], "threshold=-1.0 must be at least 0"),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--blocks=1"], "blocks=1 is too few"),
+        (["--window=-1"], "rope/best.pt: window=-1 must be at least 0"),
+        (["{root}/alibi", "--rope_scaling=yarn"], "alibi/best.pt: rope_scaling is an option of pos_scheme=rope"),
     ],
 )
-def test_bad_input_is_named(runs, tmp_path, more, message, refused):
-    blocks = ["--blocks=2000"] if "--lengths=16,2048" in more else []
-    more = [m.format(root=runs) for m in more]
-    assert message.format(root=runs) in refused(E.main, runs / "rope", *flags(tmp_path), *more, *blocks)
+def test_bad_input_is_named_before_anything_is_measured(runs, tmp_path, monkeypatch, more, message, refused):
+    monkeypatch.setattr(WINDOW_LOSSES, None)
+    argv = ["--device=cpu", f"--results_dir={tmp_path}/results", *(m.format(root=runs) for m in more)]
+    assert message.format(root=runs) in refused(E.main, runs / "rope", *argv)
     assert not (tmp_path / "results").exists()
 
 
-def test_lengths_that_do_not_divide_and_no_run_are_refused(runs, tmp_path, refused):
-    argv = ["--lengths=16,24,64", "--protocol=nonoverlapping", "--blocks=5", f"--results_dir={tmp_path}/results"]
-    assert "must all divide the longest" in refused(E.main, runs / "rope", *argv)
-    assert "--threshold is not an option of --protocol=recall" in refused(
-        E.main, runs / "rope", "--protocol=recall", "--threshold=1"
-    )
+def test_no_run_is_refused(refused):
     assert "which runs" in refused(E.main)
 
 
-def test_runs_on_different_text_are_refused(runs, tmp_path, dataset, shakespeare, refused):
-    from data.prepare import folder_main
-
-    folder_main([str(shakespeare), f"--name={tmp_path}/other"])
-    train.main([f"--dataset={tmp_path}/other", f"--out_dir={tmp_path}/r", "--n_layer=1", "--n_head=1", "--n_embd=8",
-                "--block_size=16", "--max_iters=1", "--device=cpu"])  # fmt: skip
-    both = [runs / "rope", tmp_path / "r", *flags(tmp_path)]
+def test_runs_on_different_text_are_refused(runs, trained, tmp_path, dataset, shakespeare, refused):
+    other = f"{tmp_path}/other"
+    folder_main([str(shakespeare), f"--name={other}"])
+    both = [runs / "rope", trained("alibi", dataset=other), *flags(tmp_path)]
     assert "trained on different text" in refused(E.main, *both)
     E.main([*map(str, both), "--allow_mixed"])
     texts = read(tmp_path)["datasets"]
-    assert list(texts) == [str(dataset), f"{tmp_path}/other"] and len({t["hash"] for t in texts.values()}) == 2
-    line = refused(E.main, runs / "rope", *flags(tmp_path), f"--dataset={tmp_path}/other")
+    assert list(texts) == [dataset, other] and len({t["hash"] for t in texts.values()}) == 2
+    line = refused(E.main, runs / "rope", *flags(tmp_path), f"--dataset={other}")
     assert "another tokenizer than that of dataset" in line
-
-
-def test_overrides_of_a_run_are_checked_when_they_are_made(runs):
-    checkpoint = checkpoints.load(runs / "rope")
-    with pytest.raises(ValueError, match="rope/best.pt: window=-1 must be at least 0"):
-        checkpoint.under(E.EvalConfig(runs=("x",), window=-1), 16)
-    assert dataclasses.replace(checkpoint.config, window=3) == checkpoint.under(E.EvalConfig(runs=("x",), window=3), 16)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import data
+from data.prepare import make_tokenizer
 from model import GPT, SCHEMES, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import Checkpoint
@@ -19,12 +20,12 @@ TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
 def write_run(folder, tokenizer=None, **settings):
     """The folder of a run whose weights are all random, and so large that nothing can pass unseen."""
     tokenizer = tokenizer or data.CharTokenizer(set(TEXT))
-    args = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
-    model = GPT(GPTConfig(**args | settings)).eval()
+    sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
+    model = GPT(GPTConfig(**sizes | settings)).eval()
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(0.2 * torch.randn(p.shape, generator=generator) + ("ln_" in name and p.dim() == 1 and "bias" not in name))  # fmt: skip
+    for name, p in model.named_parameters():
+        is_scale = "ln_" in name and name.endswith("weight")
+        torch.nn.init.normal_(p, float(is_scale), 0.2, generator)
     folder.mkdir()
     known = dict(settings={"dataset": "tiny"}, best_val_loss=1.0, dataset_hash="", tokenizer_spec=tokenizer.spec)
     Checkpoint(model.state_dict(), model.config, 1, **known).save(folder, is_best=True)
@@ -35,47 +36,37 @@ def differences(model, folder):
     """Largest difference of logits at block_size and, where the scheme is defined there, at four times it."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     n = model.config.block_size
-    return [
-        export.largest_difference(model, theirs, k)[0] for k in ((n,) if model.config.max_positions else (n, 4 * n))
-    ]
+    lengths = [n] if model.config.max_positions else [n, 4 * n]
+    return [export.largest_difference(model, theirs, length)[0] for length in lengths]
 
 
-EXPORTED = {
-    "learnable": ({}, "GPT2LMHeadModel"),
-    "learnable, biases": ({"bias": True}, "GPT2LMHeadModel"),
-    "learnable, tanh": ({"gelu_tanh": True, "bias": True}, "GPT2LMHeadModel"),
-    "rope": ({}, "GPTNeoXForCausalLM"),
-    "rope, biases": ({"bias": True, "rope_theta": 500.0}, "GPTNeoXForCausalLM"),
-    "rope, tanh": ({"gelu_tanh": True}, "GPTNeoXForCausalLM"),
-    "rope, linear": ({"rope_scaling": "linear", "rope_factor": 3.0}, "GPTNeoXForCausalLM"),
-    "rope, ntk": ({"rope_scaling": "ntk", "rope_factor": 4.0}, "GPTNeoXForCausalLM"),
-    "rope, yarn": ({"rope_scaling": "yarn", "rope_factor": 4.0}, "GPTNeoXForCausalLM"),
-    "rope, yarn from 512": (
-        {"rope_scaling": "yarn", "rope_factor": 2.5, "rope_block_size": 512, "n_embd": 64},
-        "GPTNeoXForCausalLM",
-    ),
-    "alibi": ({}, "MptForCausalLM"),
-    "alibi, 6 heads": ({"n_head": 6, "n_embd": 48}, "MptForCausalLM"),
-}
+NAMES = {"learnable": "GPT2LMHeadModel", "rope": "GPTNeoXForCausalLM", "alibi": "MptForCausalLM"}
+EXPORTED = [
+    ("learnable", dict()), ("learnable", dict(bias=True)), ("learnable", dict(gelu_tanh=True, bias=True)),
+    ("rope", dict()), ("rope", dict(bias=True, rope_theta=500.0)), ("rope", dict(gelu_tanh=True)),
+    ("rope", dict(rope_scaling="linear", rope_factor=3.0)), ("rope", dict(rope_scaling="ntk", rope_factor=4.0)),
+    ("rope", dict(rope_scaling="yarn", rope_factor=4.0)),
+    ("rope", dict(rope_scaling="yarn", rope_factor=2.5, rope_block_size=512, n_embd=64)),
+    ("alibi", dict()), ("alibi", dict(n_head=6, n_embd=48)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EXPORTED)
-def test_an_export_has_equal_logits(name, tmp_path, capsys):
-    settings, architecture = EXPORTED[name]
-    model = write_run(tmp_path / "r", pos_scheme=name.split(",")[0], **settings)
+@pytest.mark.parametrize("scheme, settings", EXPORTED, ids=str)
+def test_an_export_has_equal_logits_and_writes_the_same_text(scheme, settings, tmp_path, capsys):
+    model = write_run(tmp_path / "r", pos_scheme=scheme, **settings)
     assert export.main([str(tmp_path / "r")]) == 0
     hf = tmp_path / "r" / "hf"
-    assert max(differences(model, hf)) <= 1e-4
-    out = capsys.readouterr().out
-    assert f"{hf}: {architecture}, with its tokenizer" in out and out.count("largest difference") == len(
-        differences(model, hf)
-    )
+    found, out = differences(model, hf), capsys.readouterr().out
+    assert max(found) <= 1e-4 and out.count("largest difference") == len(found)
+    theirs, idx = transformers.AutoModelForCausalLM.from_pretrained(hf), torch.tensor([[3, 1, 4, 1]])
+    written = theirs.generate(idx, max_new_tokens=28, do_sample=False)  # and it stops nowhere
+    assert torch.equal(written, model.generate(idx, 28, temperature=0))
+    assert f"{hf}: {NAMES[scheme]}, with its tokenizer" in out
     assert (hf / "model.safetensors").is_file() and not list(tmp_path.glob("**/.writing*"))
     if "rope_scaling" in settings:  # and would not without the scaling
         path = hf / "config.json"
-        theirs = json.loads(path.read_text())
-        theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
-        path.write_text(json.dumps(theirs))
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": rope}))
         assert min(differences(model, hf)) > 1e-3
 
 
@@ -90,26 +81,8 @@ def test_what_went_out_comes_in_again(tmp_path):
     assert max(differences(model, tmp_path / "b")) <= 1e-4 and not (tmp_path / "b" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("scheme", ARCHITECTURES)
-def test_generation_goes_on_as_ours_and_stops_nowhere(scheme, tmp_path):
-    model = write_run(tmp_path / "r", pos_scheme=scheme)
-    export.main([f"{tmp_path}/r"])
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "r" / "hf")
-    idx = torch.tensor([[3, 1, 4, 1]])
-    expected = model.generate(idx, 28, temperature=0)
-    assert torch.equal(theirs.generate(idx, max_new_tokens=28, do_sample=False), expected)
-
-
-@pytest.mark.parametrize("kind", ["char", "bpe", "gpt2"])
-def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path, request):
-    tokenizer = data.CharTokenizer(set(TEXT))
-    if kind == "bpe":
-        from data.prepare import make_tokenizer
-
-        tokenizer = make_tokenizer("bpe:280", lambda split: iter([TEXT * 20]))
-    elif kind == "gpt2":
-        request.getfixturevalue("gpt2_bpe")
-        tokenizer = data.tokenizer_from({"kind": "gpt2"})
+def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path):
+    tokenizer = make_tokenizer(kind, lambda split: iter([TEXT * 20]))
     write_run(tmp_path / "r", tokenizer, n_embd=2, n_layer=1)
     export.main([f"{tmp_path}/r"])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "r" / "hf")
@@ -119,38 +92,37 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path, request):
     assert theirs.eos_token_id == tokenizer.eot
 
 
-UNEXPORTED = {
-    **{s: ({"pos_scheme": s}, f"computes pos_scheme={s}: only learnable, rope, alibi") for s in SCHEMES if s not in ARCHITECTURES},
-    "biases": ({"pos_scheme": "alibi", "bias": True}, "MPT has no biases and the exact GELU: bias=True"),
-    "tanh": ({"pos_scheme": "alibi", "gelu_tanh": True}, "gelu_tanh=True do not fit it"),
-    "window": ({"pos_scheme": "rope", "window": 8}, "with a window or a pos_pattern"),
-    "pattern": ({"pos_scheme": "rope", "pos_pattern": "10"}, "with a window or a pos_pattern"),
-}  # fmt: skip
+OTHERS = [s for s in SCHEMES if s not in ARCHITECTURES]
+UNEXPORTED = [
+    *((dict(pos_scheme=s), f"computes pos_scheme={s}: only learnable, rope, alibi") for s in OTHERS),
+    (dict(pos_scheme="alibi", bias=True), "MPT has no biases and the exact GELU: bias=True"),
+    (dict(pos_scheme="alibi", gelu_tanh=True), "gelu_tanh=True do not fit it"),
+    (dict(pos_scheme="rope", window=8), "with a window or a pos_pattern"),
+    (dict(pos_scheme="rope", pos_pattern="10"), "with a window or a pos_pattern"),
+]
 
 
-@pytest.mark.parametrize("name", UNEXPORTED)
-def test_what_hugging_face_does_not_compute_is_refused(name, tmp_path, refused):
-    settings, message = UNEXPORTED[name]
+@pytest.mark.parametrize("settings, message", UNEXPORTED)
+def test_what_hugging_face_does_not_compute_is_refused(settings, message, tmp_path, refused):
     write_run(tmp_path / "r", **settings)
     assert message in refused(export.main, tmp_path / "r")
     assert sorted(os.listdir(tmp_path / "r")) == ["best.pt", "latest.pt"]
 
 
 def test_bad_input_leaves_everything_as_it_is(tmp_path, refused, monkeypatch):
-    write_run(tmp_path / "r")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine").touch()
-    assert "exists and is not empty: choose another --hf_dir" in refused(
-        export.main, tmp_path / "r", f"--hf_dir={tmp_path}/full"
-    )
-    assert "exists and is not empty" in refused(export.main, tmp_path / "r", f"--hf_dir={tmp_path}/full/mine")
-    assert "there is no checkpoint" in refused(export.main, tmp_path / "full")
+    run, full = tmp_path / "r", tmp_path / "full"
+    write_run(run)
+    full.mkdir()
+    (full / "mine").touch()
+    assert "exists and is not empty: choose another --hf_dir" in refused(export.main, run, f"--hf_dir={full}")
+    assert "exists and is not empty" in refused(export.main, run, f"--hf_dir={full}/mine")
+    assert "there is no checkpoint" in refused(export.main, full)
     assert "which run? Name one" in refused(export.main)
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
-    assert "transformers computes other logits, so nothing was written" in refused(export.main, tmp_path / "r")
+    assert "transformers computes other logits, so nothing was written" in refused(export.main, run)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in refused(export.main, tmp_path / "r")
-    assert sorted(os.listdir(tmp_path / "r")) == ["best.pt", "latest.pt"] and os.listdir(tmp_path / "full") == ["mine"]
+    assert "pip install transformers" in refused(export.main, run)
+    assert sorted(os.listdir(run)) == ["best.pt", "latest.pt"] and os.listdir(full) == ["mine"]
     monkeypatch.undo()
     (tmp_path / "empty").mkdir()
-    assert export.main([f"{tmp_path}/r", f"--hf_dir={tmp_path}/empty"]) == 0
+    assert export.main([f"{run}", f"--hf_dir={tmp_path}/empty"]) == 0

@@ -1,13 +1,14 @@
 """Other people's weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
 
-import io
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from test_sample import write
 
 import eval_length
 import sample
@@ -37,11 +38,6 @@ def write_gpt2(folder, **settings):
     return theirs, folder
 
 
-def edit(folder, **settings):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-
 def load(path):
     return checkpoints.load(path).model(torch.device("cpu"))
 
@@ -51,27 +47,17 @@ def load(path):
 
 
 @torch.no_grad()
-def test_a_gpt2_has_its_own_logits_and_another_gelu_has_not(gpt2):
+def test_a_gpt2_has_its_own_logits_and_text_and_another_gelu_has_not(gpt2):
     theirs, folder = gpt2
     idx = torch.randint(V, (3, 16))
-    logits = theirs(idx).logits
+    logits, written = theirs(idx).logits, theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
     for source in (folder, folder / "config.json"):
-        model = load(source)
-        assert (model(idx, idx)[0] - logits).abs().max() <= 1e-4
-    tanh = theirs.config.activation_function == "gelu_new"
-    assert model.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=tanh)
-    other = load(folder)
-    other = replace(checkpoints.load(folder), config=replace(other.config, gelu_tanh=not tanh))
-    assert (other.model(torch.device("cpu"))(idx, idx)[0] - logits).abs().max() > 1e-3
-
-
-def test_a_gpt2_continues_as_in_transformers(gpt2):
-    theirs, folder = gpt2
-    idx = torch.tensor([[3, 14, 15, 9]])
-    expected = theirs.generate(
-        idx, attention_mask=torch.ones_like(idx), max_new_tokens=12, do_sample=False, pad_token_id=0
-    )
-    assert torch.equal(load(folder).generate(idx, 12, temperature=0), expected)
+        assert (load(source)(idx, idx)[0] - logits).abs().max() <= 1e-4
+    assert torch.equal(load(folder).generate(idx[:, :4], 12, temperature=0), written)
+    checkpoint, tanh = checkpoints.load(folder), theirs.config.activation_function == "gelu_new"
+    assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=tanh)
+    other = replace(checkpoint, config=replace(checkpoint.config, gelu_tanh=not tanh)).model(torch.device("cpu"))
+    assert (other(idx, idx)[0] - logits).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -91,22 +77,23 @@ def test_a_gpt2_continues_as_in_transformers(gpt2):
     ],
 )  # fmt: skip
 def test_what_model_py_does_not_compute_is_refused(tmp_path, settings, message, refused):
-    write_gpt2(tmp_path / "m", **{k: v for k, v in settings.items() if k == "n_inner"})
-    edit(tmp_path / "m", **settings)
-    assert message in refused(sample.main, f"--out_dir={tmp_path}/m")
+    write_gpt2(tmp_path, **{k: v for k, v in settings.items() if k == "n_inner"})
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    assert message in refused(sample.main, f"--out_dir={tmp_path}")
 
 
 def test_damaged_folders_are_refused(tmp_path, refused):
     write_gpt2(tmp_path / "m")
-    weights, settings = tmp_path / "m" / "model.safetensors", tmp_path / "m" / "config.json"
+    weights, settings, argv = tmp_path / "m/model.safetensors", tmp_path / "m/config.json", f"--out_dir={tmp_path}/m"
     weights.write_bytes(weights.read_bytes()[:1000])
-    assert "m could not be loaded (" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    assert "m could not be loaded (" in refused(sample.main, argv)
     weights.unlink()
-    assert "Error no file named model.safetensors" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    assert "Error no file named model.safetensors" in refused(sample.main, argv)
     settings.write_text("{")
-    assert "not a valid JSON file" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    assert "not a valid JSON file" in refused(sample.main, argv)
     settings.unlink()
-    assert "there is no checkpoint" in refused(sample.main, f"--out_dir={tmp_path}/m")
+    assert "there is no checkpoint" in refused(sample.main, argv)
 
 
 def test_only_names_of_the_hub_reach_for_the_network(tmp_path, monkeypatch, refused):
@@ -143,9 +130,8 @@ def test_a_missing_package_is_named(gpt2, monkeypatch, refused):
 def nanogpt(tmp_path_factory):
     """A model, and the folder of what nanoGPT would write of it, compiled and with the masks of its first versions."""
     model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(10)
+    for p in model.parameters():
+        p.data *= 10
     weights = {"_orig_mod." + k.replace("pos.wpe", "transformer.wpe"): v for k, v in model.state_dict().items()}
     masks = {f"_orig_mod.transformer.h.{n}.attn.bias": torch.ones(1, 1, 16, 16).tril() for n in range(2)}
     args = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=False, vocab_size=V, dropout=0.0)
@@ -180,18 +166,14 @@ def test_a_fork_of_nanogpt_is_refused(nanogpt, tmp_path, refused):
 
 @pytest.fixture(params=["nanogpt", "gpt2"])
 def foreign(request, nanogpt, tmp_path_factory):
-    if request.param == "nanogpt":
-        return nanogpt[1]
-    return write_gpt2(tmp_path_factory.mktemp("hf") / "m")[1]
+    return nanogpt[1] if request.param == "nanogpt" else write_gpt2(tmp_path_factory.mktemp("hf") / "m")[1]
 
 
 def test_samples_with_a_tokenizer_that_is_named(foreign, dataset, refused):
-    out = io.StringIO()
-    settings = dict(out_dir=str(foreign), start="def f", device="cpu", num_samples=2, max_new_tokens=20)
-    texts = sample.sample(sample.SampleConfig(dataset=dataset, **settings), out)
+    texts, _ = write(foreign, dataset=dataset, start="def f", num_samples=2, max_new_tokens=20)
     assert len(texts) == 2 and all(t.startswith("def f") and len(t) == 25 for t in texts)
-    line = refused(sample.main, f"--out_dir={foreign}")
-    assert "carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME" in line
+    advice = "carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME"
+    assert advice in refused(sample.main, f"--out_dir={foreign}")
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, trained, refused):
@@ -199,10 +181,9 @@ def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, tr
     assert "has 30 ids, too few for the 50,257 of --tokenizer=gpt2" in line
     line = refused(sample.main, f"--out_dir={trained('learnable')}", "--tokenizer=gpt2")
     assert "best.pt was trained with another tokenizer than that of --tokenizer=gpt2" in line
-    line = refused(sample.main, "--tokenizer=gpt2", f"--dataset={dataset}")
-    assert "either --tokenizer=gpt2 or --dataset=NAME" in line
-    assert "either --tokenizer=gpt2 or --dataset=NAME" in refused(sample.main, "--tokenizer=gpt4")
-    sample.sample(sample.SampleConfig(out_dir=str(trained("learnable")), dataset=dataset, device="cpu"), io.StringIO())
+    for flags in (["--tokenizer=gpt2", f"--dataset={dataset}"], ["--tokenizer=gpt4"]):
+        assert "either --tokenizer=gpt2 or --dataset=NAME" in refused(sample.main, *flags)
+    write(trained("learnable"), dataset=dataset)
 
 
 def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, trained, tmp_path, monkeypatch, capsys, refused):
@@ -211,9 +192,7 @@ def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, trained, tmp_path, 
     assert "does not say which text it was trained on" in refused(eval_length.main, *argv)
     argv.append(f"--dataset={dataset}")
     assert eval_length.main(argv) == 0
-    first = capsys.readouterr().out
-    [last] = [line for line in first.splitlines() if line.startswith("    256  ")]
-    assert last.split()[1] == "—" and "±" in last
+    assert len(re.findall(r"^    256  +— .*±", capsys.readouterr().out, re.M)) == 1
     monkeypatch.setattr("evaluation.protocols.window_losses", None)  # a second computation would fail
     assert eval_length.main(argv) == 0
     assert capsys.readouterr().out.count("done before") == 2
@@ -235,24 +214,24 @@ def test_training_begins_from_it(foreign, dataset, tmp_path, capsys, refused):
     assert "does not say which text it was trained on" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
     assert not (tmp_path / "r").exists()
     theirs = checkpoints.load(foreign)
-    for name, more, rows in (("short", ["--block_size=8"], 8), ("long", ["--block_size=32"], 16)):
-        train.main([*flags, *more, f"--dataset={dataset}", f"--out_dir={tmp_path}/{name}"])
-        ours = checkpoints.load(tmp_path / name)
+    for block_size, rows in ((8, 8), (32, 16)):
+        folder = tmp_path / str(block_size)
+        train.main([*flags, f"--block_size={block_size}", f"--dataset={dataset}", f"--out_dir={folder}"])
+        ours = checkpoints.load(folder)
+        assert ours.config == replace(theirs.config, block_size=block_size)
         assert all(torch.equal(v, theirs.weights[k]) for k, v in ours.weights.items() if not k.startswith("pos."))
         assert torch.equal(ours.weights["pos.wpe.weight"][:rows], theirs.weights["pos.wpe.weight"][:rows])
-        same = ("vocab_size", "gelu_tanh", "bias", "n_embd")
-        assert [getattr(ours.config, k) for k in same] == [getattr(theirs.config, k) for k in same]
     without = "--bias=False" if theirs.config.bias else "--n_layer=1"
     line = refused(train.main, *flags, without, f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
     assert "has weights that this model does not have, such as transformer.h." in line
     train.main([*flags, "--pos_scheme=rope", f"--dataset={dataset}", f"--out_dir={tmp_path}/rope"])
     assert "pos.wpe.weight left behind" in capsys.readouterr().out
-    sample.sample(sample.SampleConfig(out_dir=f"{tmp_path}/rope", device="cpu"), io.StringIO())  # our tokenizer by now
+    write(tmp_path / "rope")  # our tokenizer by now
 
 
 def test_training_with_more_tokens_than_it_knows_is_refused(tmp_path, dataset, refused):
     write_gpt2(tmp_path / "m", vocab_size=20)
-    line = refused(train.main, f"--init_from={tmp_path}/m", f"--dataset={dataset}", f"--out_dir={tmp_path}/r")  # fmt: skip
+    line = refused(train.main, f"--init_from={tmp_path}/m", f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
     assert "vocab_size=20 is smaller than the tokenizer's 25" in line and not (tmp_path / "r").exists()
 
 
@@ -260,5 +239,4 @@ def test_all_of_the_validation_text_and_no_resuming(foreign, dataset, capsys, re
     train.main(["--eval_only", f"--out_dir={foreign}", f"--dataset={dataset}", "--device=cpu"])
     assert "nats per token" in capsys.readouterr().out
     assert "does not say which text it was trained on" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
-    line = refused(train.main, "--resume", f"--out_dir={foreign}", f"--dataset={dataset}")
-    assert "there is no run to resume" in line
+    assert "no run to resume" in refused(train.main, "--resume", f"--out_dir={foreign}", f"--dataset={dataset}")

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import sys
+from unittest.mock import Mock
 
 import datasets
 import numpy as np
@@ -41,11 +42,10 @@ def prepare(tmp_path, *args, name="set", tokenizer="char"):
     return data.load(f"{tmp_path}/{name}")
 
 
-def decode(ds, split, end=0):
-    """The documents of a split, by their offsets; `end` tokens between them are dropped."""
-    split = getattr(ds, split)
-    stops = [*(split.docs[1:] - end), len(split.tokens)]
-    return [ds.tokenizer.decode_bytes(split.tokens[a:b]).decode() for a, b in zip(split.docs, stops, strict=True)]
+def decode(ds, split):
+    """The documents of a split, by their offsets, without the sign between them."""
+    documents = np.split(split.tokens, split.docs)[1:]
+    return [ds.tokenizer.decode_bytes(ids).decode().removesuffix(data.END_OF_TEXT) for ids in documents]
 
 
 def contents(folder):
@@ -55,7 +55,7 @@ def contents(folder):
 @pytest.mark.parametrize("name", ["texts.parquet", "texts.jsonl", "texts"])
 def test_parquet_jsonl_and_txt_give_the_same_documents(tmp_path, name):
     ds = prepare(tmp_path, write(tmp_path / name), "--num_proc=2")
-    train, val = decode(ds, "train"), decode(ds, "val")
+    train, val = decode(ds, ds.train), decode(ds, ds.val)
     assert len(val) == 3 and val == [t for t in TEXTS if t in val]
     assert train == [t for t in TEXTS if t not in val]
     assert ds.meta["splits"]["train"]["bytes"] == sum(len(t.encode()) for t in train)
@@ -65,33 +65,25 @@ def test_parquet_jsonl_and_txt_give_the_same_documents(tmp_path, name):
 def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(tmp_path):
     texts = [*TEXTS, "", None, "a <|endoftext|> b 中文 naïve 🙂\r\n"]
     ds = prepare(tmp_path, write(tmp_path / "t.parquet", texts), tokenizer="bpe:300")
-    eot = ds.tokenizer.eot
-    documents = decode(ds, "train", end=1) + decode(ds, "val", end=1)
-    assert sorted(documents) == sorted(filter(None, texts))
+    assert sorted(decode(ds, ds.train) + decode(ds, ds.val)) == sorted(filter(None, texts))
     for split in (ds.train, ds.val):
-        assert (np.flatnonzero(split.tokens == eot) == split.docs[1:] - 1).all()
+        assert (np.flatnonzero(split.tokens == ds.tokenizer.eot) == split.docs[1:] - 1).all()
 
 
 def test_the_default_tokenizer_is_gpt2s(tmp_path, gpt2_bpe):
     H.main([str(write(tmp_path / "t.jsonl")), f"--name={tmp_path}/set"])
     ds = data.load(f"{tmp_path}/set")
     assert ds.tokenizer.n_vocab == 50257 and ds.meta["dtype"] == "uint16"
-    ids = [ds.tokenizer.encode_plain(text) + [50256] for text in decode(ds, "train", end=1)]
+    ids = [ds.tokenizer.encode_plain(text) + [50256] for text in decode(ds, ds.train)]
     assert ds.train.tokens.tolist() == sum(ids, [])[:-1]
 
 
-def test_pieces_of_a_document_give_its_ids(tmp_path, monkeypatch):
-    path = write(tmp_path / "t.parquet")
-    whole = prepare(tmp_path, path, tokenizer="bpe:300").hash
-    monkeypatch.setattr(P, "PIECE", 7)
-    assert prepare(tmp_path, path, name="pieces", tokenizer="bpe:300").hash == whole
-
-
-def test_any_number_of_processes_and_chunks_gives_the_same_bytes(tmp_path, monkeypatch):
-    write(tmp_path / "a.parquet", TEXTS[:20]), write(tmp_path / "b.parquet", TEXTS[20:])
-    for n, chunk in ((1, 100), (3, 7)):
+def test_any_number_of_processes_and_any_size_of_chunks_and_pieces_give_the_same_bytes(tmp_path, monkeypatch):
+    files = write(tmp_path / "a.parquet", TEXTS[:20]), write(tmp_path / "b.parquet", TEXTS[20:])
+    for n, chunk, piece in ((1, 100, 1000), (3, 7, 7)):
         monkeypatch.setattr(H, "CHUNK", chunk)
-        prepare(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet", f"--num_proc={n}", name=str(n))
+        monkeypatch.setattr(P, "PIECE", piece)
+        prepare(tmp_path, *files, f"--num_proc={n}", name=str(n), tokenizer="bpe:300")
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
     assert len(contents(tmp_path / "1")) == 5  # nothing else is left
 
@@ -124,11 +116,12 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch
 def test_chunks_of_a_text_that_changed_are_not_mixed(tmp_path, monkeypatch):
     path = write(tmp_path / "t.jsonl")
     with monkeypatch.context() as m, pytest.raises(OSError, match="disk full"):
-        m.setattr(P, "publish", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+        m.setattr(P, "publish", Mock(side_effect=OSError("disk full")))
         prepare(tmp_path, path)
     write(path, ["new " + text for text in TEXTS])
     os.utime(path, (1, 1))
-    assert all(text.startswith("new ") for text in decode(prepare(tmp_path, path), "train"))
+    ds = prepare(tmp_path, path)
+    assert all(text.startswith("new ") for text in decode(ds, ds.train))
     assert len(contents(tmp_path / "set")) == 5
 
 
@@ -138,29 +131,23 @@ def test_a_finished_dataset_says_so_and_another_is_not_overwritten_unasked(tmp_p
     shutil.rmtree(tmp_path / "cache")
     prepare(tmp_path, path)
     assert "is prepared already" in capsys.readouterr().out and not (tmp_path / "cache").exists()
-    with pytest.raises(
-        ValueError, match="holds another dataset, .*'tokenizer': 'char'.*: choose another --name, or --ov"
-    ):
+    with pytest.raises(ValueError, match="holds another dataset, .*'char'.*: choose another --name, or --overwrite"):
         prepare(tmp_path, path, tokenizer="bpe:300")
     assert data.load(f"{tmp_path}/set").hash == before
     assert prepare(tmp_path, path, "--overwrite", tokenizer="bpe:300").tokenizer.n_vocab == 300
 
 
-def load_rows(monkeypatch, splits):
-    monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)
-    return H.load_rows(["hub/name"], [], None, "text")
+def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch):
+    def load_rows(**splits):
+        monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)
+        return H.load_rows(["hub/name"], [], None, "text")
 
-
-def test_nanogpts_documents_are_held_out(monkeypatch):
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(300_000)]})
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
-    _, held = load_rows(monkeypatch, {"train": rows})
+    _, held = load_rows(train=rows)
     assert sorted(map(int, expected)) == np.flatnonzero(held).tolist() and held.sum() == 150
-
-
-def test_a_validation_split_of_its_own_is_taken(monkeypatch):
     splits = {s: datasets.Dataset.from_dict({"text": [s] * n}) for s, n in (("train", 200), ("validation", 7))}
-    rows, held = load_rows(monkeypatch, splits)
+    rows, held = load_rows(**splits)
     assert rows["text"][:] == ["train"] * 200 + ["validation"] * 7 and held.tolist() == [False] * 200 + [True] * 7
 
 
@@ -189,11 +176,7 @@ def test_bad_input_is_one_line_and_leaves_no_dataset(tmp_path, monkeypatch, args
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe" * 50)
     (tmp_path / "empty").mkdir()
     if args == ["no/such"]:
-
-        def away(*args, **kwargs):
-            raise ConnectionError("the hub\n is away")
-
-        monkeypatch.setattr(datasets, "load_dataset", away)
+        monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=ConnectionError("the hub\n is away")))
     with pytest.raises(ValueError, match=message) as error:
         H.main([f"--name={tmp_path}/new", "--tokenizer=char", *(a.format(tmp=tmp_path) for a in args)])
     assert "\n" not in str(error.value)

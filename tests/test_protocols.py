@@ -1,6 +1,7 @@
 """Each protocol on models whose losses are known, and against one plain forward per window."""
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,20 +24,15 @@ class KnownModel:
     exp(−f(p)), and every token of the text is 0."""
 
     config = GPTConfig(block_size=16, vocab_size=3, n_embd=12)
+    lm_head = torch.nn.Identity()  # `hidden` returns the logits
+    lm_head.weight = torch.zeros(1)
 
     def __init__(self, f):
         self.f = f
 
     def hidden(self, idx, last):
-        p = torch.arange(idx.size(1), dtype=torch.float64)[-last:]
-        return self.f(p).expand(len(idx), -1)[..., None]
-
-    class lm_head:
-        weight = torch.zeros(1)
-
-        def __new__(cls, loss):
-            q = torch.exp(-loss)
-            return torch.cat((q.log(), ((1 - q) / 2).log().expand(-1, 2)), dim=-1)
+        p = torch.exp(-self.f(torch.arange(idx.size(1), dtype=torch.float64)[-last:]))
+        return torch.stack((p, (1 - p) / 2, (1 - p) / 2), dim=-1).log().expand(len(idx), -1, -1)
 
 
 def protocol_of(name, split, **settings):
@@ -46,19 +42,24 @@ def protocol_of(name, split, **settings):
     return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {16}, len(split.tokens))
 
 
+def measured(protocol, model, dataset, trained=16):
+    """What a protocol finds about a model that was trained at `trained` tokens, its rows, and the Subject."""
+    found, subject = protocol.prepare(dataset, trained), Subject(model, dataset.val, torch.float32, lambda n: None)
+    for job in protocol.jobs(found, trained, None):
+        found |= protocol.measure(job, subject, found, trained)
+    return found, protocol.rows(found, trained)[0], subject
+
+
 @pytest.fixture
 def known(monkeypatch):
-    """known(f, name): a protocol, and what it finds about a model whose loss at position p is f(p)."""
+    """known(f, name): a protocol, and what is `measured` of a model whose loss at position p is f(p)."""
     monkeypatch.setattr("evaluation.protocols.attention_entropy", lambda *args: 0.0)
 
     def measure(f, name):
         split = data.Split(np.zeros(3000, np.uint16), np.arange(0, 3000, 300), 3)
         protocol = protocol_of(name, split, lengths="16,32,64,128", blocks=10, block_tokens=4)
-        found = protocol.prepare(data.Dataset("x", split, split, data.CharTokenizer("abc"), {}, ""), 16)
-        subject = Subject(KnownModel(f), split, torch.float32, lambda n: None)
-        for job in protocol.jobs(found, 16, None):
-            found |= protocol.measure(job, subject, found, 16)
-        return protocol, found, subject
+        dataset = data.Dataset("x", split, split, data.CharTokenizer("abc"), {}, "")
+        return protocol, *measured(protocol, KnownModel(f), dataset)
 
     return measure
 
@@ -68,7 +69,7 @@ def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name, known):
     def f(p):
         return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
 
-    protocol, found, subject = known(f, name)
+    protocol, found, _, subject = known(f, name)
     for job in protocol.jobs(found, 16, None):
         expected = f(torch.arange(job.length, dtype=torch.float64)).numpy()
         losses = protocol.block_losses(job, subject, found)
@@ -81,8 +82,7 @@ def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name, known):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_breakdown_is_found_where_it_was_planted(name, known):
-    protocol, found, _ = known(lambda p: 1.0 + 0.5 * (p >= 40), name)
-    rows, _ = protocol.rows(found, 16)
+    _, _, rows, _ = known(lambda p: 1.0 + 0.5 * (p >= 40), name)
     assert breakdown(rows, 16, 0.1) == 64 and breakdown(rows, 16, 0.6) is None
     assert rows[32]["delta"] == pytest.approx(0, abs=1e-6)
 
@@ -91,8 +91,7 @@ def test_a_breakdown_is_found_where_it_was_planted(name, known):
 def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, known):
     """A model that is poor at the first 8 positions of a window and the same from there on gains nothing by a longer
     one; one that gets worse from position 40 on does so by the mean of what it loses there."""
-    protocol, found, _ = known(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping")
-    rows, _ = protocol.rows(found, 16)
+    _, _, rows, _ = known(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping")
     for n in (32, 64, 128):
         assert rows[n]["dilution"] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
         assert rows[n]["real"] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
@@ -120,38 +119,29 @@ def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, schem
     longest = 16 if model.config.max_positions else 64
     ds = data.load(dataset)
     tokens = torch.from_numpy(ds.val.tokens.astype(np.int64))
-    lengths = f"{longest // 4},{longest}" if longest == 64 else "4,16"
-    protocol = protocol_of(name, ds.val, lengths=lengths, block_tokens=3 if name == "sliding" else 1, blocks=6)
-    found = protocol.prepare(ds, 16)
-    subject, scored = Subject(model, ds.val, torch.float32, lambda n: None), protocol.block_tokens
+    block_tokens = 3 if name == "sliding" else 1
+    protocol = protocol_of(name, ds.val, lengths=f"{longest // 4},{longest}", block_tokens=block_tokens, blocks=6)
+    found, subject = protocol.prepare(ds, 16), Subject(model, ds.val, torch.float32, lambda n: None)
     for job in protocol.jobs(found, 16, None):
         length, expected = job.length, []
-        for e in found["ends"]:
-            if name == "nonoverlapping":
-                starts = range(e - longest, e, length)
-                windows = [(tokens[None, s : s + length], tokens[None, s + 1 : s + length + 1]) for s in starts]
-                expected.append(np.mean([model(x, y)[1].item() for x, y in windows]))
-            else:  # the last targets of a window; sliding: of four windows
-                losses = []
-                for end in (e - scored * np.arange(4 if name == "sliding" else 1)).tolist():
-                    x, y = tokens[None, end - length : end], tokens[None, end - length + 1 : end + 1]
-                    losses.append(torch.nn.functional.cross_entropy(model(x, y)[0][0, -scored:], y[0, -scored:]).item())
-                expected.append(np.mean(losses))
+        scored = length if name == "nonoverlapping" else block_tokens
+        windows = {"fixed": 1, "sliding": 4, "nonoverlapping": longest // length}[name]
+        for last in found["ends"]:
+            losses = []
+            for end in (last - scored * np.arange(windows)).tolist():
+                x, y = tokens[None, end - length : end], tokens[None, end - length + 1 : end + 1]
+                losses.append(torch.nn.functional.cross_entropy(model(x, y)[0][0, -scored:], y[0, -scored:]).item())
+            expected.append(np.mean(losses))
         assert protocol.block_losses(job, subject, found).mean(axis=(1, 2)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
-    """ALiBi with a window of 8 in its one layer, trained at 16: what lies beyond 16 is out of its sight, whatever it
-    is."""
+    """ALiBi with a window of 8 in its one layer, trained at 16, does not see what lies beyond 16."""
     checkpoint, ds = checkpoints.load(trained("alibi")), data.load(dataset)
     protocol = protocol_of("context", ds.val, lengths="16,32,64", block_tokens=2, blocks=12)
     for window in (8, 0):
-        found = protocol.prepare(ds, 16)
-        model = checkpoint.model(torch.device("cpu"))
-        model.override(checkpoint.under(EvalConfig(runs=("x",), window=window), 64))
-        for job in protocol.jobs(found, 16, None):
-            found |= protocol.measure(job, Subject(model, ds.val, torch.float32, lambda n: None), found, 16)
-        rows, _ = protocol.rows(found, 16)
+        config = checkpoint.under(EvalConfig(runs=("x",), window=window), 64)
+        found, rows, _ = measured(protocol, checkpoint.model(torch.device("cpu")).override(config), ds)
         for n in (32, 64):
             if window:
                 gains = [rows[n][f"gain_over_{kind}"] for kind in protocol.kinds]
@@ -161,8 +151,10 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
                 assert abs(found[f"shuffled-{n}"] - found[str(n)]).max() > 1e-4
 
 
-@pytest.fixture
-def every_second():
+@mock.patch.dict(PROTOCOLS)
+def test_a_further_protocol_is_one_class(trained, tmp_path, capsys):
+    """It has its flag, files, table and picture without a word elsewhere."""
+
     class EverySecond(Fixed, name="every_second"):
         question = "only every second block"
 
@@ -172,12 +164,6 @@ def every_second():
         def bands(self, differences, found):
             return super().bands(differences, found | {"documents": found["documents"][::2]})
 
-    yield EverySecond
-    del PROTOCOLS["every_second"]
-
-
-def test_a_further_protocol_is_one_class(every_second, trained, tmp_path, capsys):
-    """It has its flag, files, table and picture without a word elsewhere."""
     argv = [str(trained("rope")), "--blocks=20", f"--results_dir={tmp_path}", "--device=cpu", "--protocol=every_second"]
     assert eval_length.main(argv) == 0
     assert "every_second: the same 20 blocks of 1 tokens" in capsys.readouterr().out

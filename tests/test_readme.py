@@ -4,15 +4,14 @@ import importlib
 import re
 import shlex
 import subprocess
-from pathlib import Path
 
 import pytest
-from conftest import EXAMPLE
+from conftest import EXAMPLE, ROOT
+from test_recall import facts_dataset
 
 import train
 from model import SCHEMES
 
-ROOT = Path(train.__file__).parent
 PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/results.md")}
 COMMANDS = [
     line
@@ -68,18 +67,6 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
             assert importlib.import_module(script).main([*arguments, *extra]) == 0, line
     assert {"train", *SIZES} - {"tools.visualize"} <= ran
     assert (tmp_path / "results" / "length.png").exists() and (tmp_path / "results" / "recall.png").exists()
-
-
-def facts_dataset(folder):
-    """A small text of data/recall_char, as --dataset takes it."""
-    from data.prepare import prepare
-    from data.recall_char.prepare import document
-
-    files = [folder / f"{i}.txt" for i in range(60)]
-    for i, file in enumerate(files):
-        file.write_text(document(i))
-    prepare(f"{folder}/facts", files, "char", {}, folder)
-    return f"{folder}/facts"
 
 
 def test_the_pages_are_complete_and_short():

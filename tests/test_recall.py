@@ -1,27 +1,20 @@
 """Recall at a distance: the generated text, the questions in it, and what is measured of models whose memory is known."""
 
 import hashlib
-import importlib.util
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from test_protocols import measured
 
 import data
 import eval_length
-import train
+from data.recall_char import prepare as generator
 from eval_length import EvalConfig
 from evaluation.recall import Recall, choose_questions, find_questions
-from evaluation.windows import Subject
 from model import GPTConfig
-
-ROOT = Path(eval_length.__file__).parent
-spec = importlib.util.spec_from_file_location("recall_char", ROOT / "data" / "recall_char" / "prepare.py")
-generator = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(generator)
 
 
 def dataset_of(*texts):
@@ -29,6 +22,15 @@ def dataset_of(*texts):
     docs = np.cumsum([0, *map(len, texts[:-1])])
     split = data.Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs, tokenizer.n_vocab)
     return data.Dataset("x", split, split, tokenizer, {}, "")
+
+
+def facts_dataset(folder):
+    """A small text of data/recall_char, as --dataset takes it."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(data, "ROOT", folder)
+        m.setattr(generator, "DOCUMENTS", 60)
+        assert generator.main([]) == 0
+    return f"{folder}/recall_char"
 
 
 def test_the_text_is_the_same_on_every_machine():
@@ -68,6 +70,9 @@ def test_questions_are_found_within_their_document():
 class Remembers:
     """Answers correctly if and only if the last mention begins within the last `reach` characters."""
 
+    lm_head = torch.nn.Identity()  # `hidden` returns the logits
+    lm_head.weight = torch.zeros(1)
+
     def __init__(self, dataset, reach):
         self.tokenizer, self.reach = dataset.tokenizer, reach
         self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab)
@@ -80,22 +85,12 @@ class Remembers:
                 logits[row, -1, self.tokenizer.encode(known[-1])] = 20
         return logits
 
-    class lm_head:
-        weight = torch.zeros(1)
-
-        def __new__(cls, logits):
-            return logits
-
 
 @pytest.mark.parametrize("reach", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
     dataset = dataset_of(*(generator.document(i) for i in range(60)))
     protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="1024", blocks=30, seed=0), {128}, 10**6)
-    subject = Subject(Remembers(dataset, reach), dataset.val, torch.float32, lambda n: None)
-    found = protocol.prepare(dataset, 128)
-    for job in protocol.jobs(found, 128, None):
-        found |= protocol.measure(job, subject, found, 128)
-    rows, _ = protocol.rows(found, 128)
+    _, rows, _ = measured(protocol, Remembers(dataset, reach), dataset, trained=128)
     assert list(rows) == [4, 8, 16, 32, 64, 128, 256, 512]
     for distance, row in rows.items():
         if 2 * distance + 2 <= reach:
@@ -122,22 +117,13 @@ def test_every_context_holds_the_fact_and_lies_in_its_document():
             assert document[0] == document[1]
 
 
-def test_the_command(tmp_path, monkeypatch, capsys, refused):
-    from data.prepare import prepare
-
-    files = [tmp_path / f"{i}.txt" for i in range(60)]
-    for i, file in enumerate(files):
-        file.write_text(generator.document(i))
-    prepare(f"{tmp_path}/facts", files, "char", {}, tmp_path)
+def test_the_command(trained, tmp_path, monkeypatch, capsys, refused):
+    facts, sizes = facts_dataset(tmp_path), {"alibi": 64, "learnable": 64, "rope": 32}
+    alibi, learnable, rope = (str(trained(s, dataset=facts, block_size=n)) for s, n in sizes.items())
     monkeypatch.chdir(tmp_path)
-    for scheme, size in (("alibi", 64), ("learnable", 64), ("rope", 32)):
-        train.main([
-            f"--dataset={tmp_path}/facts", f"--pos_scheme={scheme}", "--n_layer=1", "--n_head=1", "--n_embd=8",
-            f"--out_dir=out/{scheme}", f"--block_size={size}", "--max_iters=2", "--device=cpu",
-        ])  # fmt: skip
     capsys.readouterr()
     recall = ["--protocol=recall", "--blocks=4", "--device=cpu"]
-    arguments = ["out/alibi", "out/learnable", *recall, "--lengths=256"]
+    arguments = [alibi, learnable, *recall, "--lengths=256"]
     assert eval_length.main(arguments) == 0
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
@@ -148,11 +134,10 @@ def test_the_command(tmp_path, monkeypatch, capsys, refused):
     assert (tmp_path / "results" / "recall-window8.json").exists()
     eval_length.main(arguments)
     assert capsys.readouterr().out.count("done before") == 2
-    eval_length.main(["out/rope", "out/alibi", *recall])  # of two training lengths
+    eval_length.main([rope, alibi, *recall])  # of two training lengths
     found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
     assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
-    line = refused(eval_length.main, "out/rope", "out/alibi", *recall, "--rope_scaling=yarn")
-    assert "out/alibi/best.pt: rope_scaling is an option of pos_scheme=rope" in line
+    assert "does not ask for facts" in refused(eval_length.main, trained("rope"), *recall)  # of other text
     stretched, measure = [], Recall.measure  # as far as each row needs, and no further
 
     def noting(self, job, subject, *rest):
@@ -160,10 +145,5 @@ def test_the_command(tmp_path, monkeypatch, capsys, refused):
         return measure(self, job, subject, *rest)
 
     monkeypatch.setattr(Recall, "measure", noting)
-    eval_length.main(["out/rope", *recall, "--rope_scaling=yarn", "--lengths=128"])
+    eval_length.main([rope, *recall, "--rope_scaling=yarn", "--lengths=128"])
     assert stretched == [(32, 1), (32, 1), (32, 1), (64, 2), (128, 4)]
-
-
-def test_a_run_on_other_text_is_refused(trained, tmp_path, refused):
-    argv = ["--protocol=recall", "--device=cpu", f"--results_dir={tmp_path}"]
-    assert "does not ask for facts" in refused(eval_length.main, trained("rope"), *argv)

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +16,7 @@ from sample import SampleConfig
 def runs(tmp_path_factory, trained):
     """{scheme: a run on a BPE whose single tokens may be parts of a character}."""
     root = tmp_path_factory.mktemp("runs")
-    write_texts(root / "texts", words=80)
-    for i in range(12):
-        path = root / "texts" / f"{i:02}.txt"
+    for path in write_texts(root / "texts", words=80).iterdir():
         path.write_text(path.read_text() + "naïve 中文 🙂 " * 20, encoding="utf-8")
     folder_main([str(root / "texts"), "--tokenizer=bpe:270", f"--name={root}/bpe"])
     return {scheme: trained(scheme, dataset=f"{root}/bpe", vocab_size=320) for scheme in SCHEMES}
@@ -29,8 +28,9 @@ def write(folder, **settings):
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_samples_go_past_the_training_length(runs, scheme, capsys):
-    texts, printed = write(runs[scheme], start="def f", num_samples=3, max_new_tokens=40)
+def test_samples_of_a_prompt_in_a_file_go_past_the_training_length(runs, scheme, capsys, tmp_path):
+    (tmp_path / "p.txt").write_text("def f")
+    texts, printed = write(runs[scheme], start=f"FILE:{tmp_path}/p.txt", num_samples=3, max_new_tokens=40)
     assert len(texts) == 3 and len(set(texts)) == 3 and all(t.startswith("def f") for t in texts)
     assert printed == "\n---------------\n".join(texts) + "\n"
     note = capsys.readouterr().err
@@ -60,6 +60,7 @@ def test_a_window_and_scaling_change_what_is_written(runs):
     for factor, expected in (("auto", 4.0), ("2", 2.0)):  # auto: as far as 64 tokens need
         assert checkpoint.under(SampleConfig(rope_scaling="yarn", rope_factor=factor), 64).rope_factor == expected
     assert checkpoint.under(SampleConfig(rope_scaling="none"), 64).rope_factor == 1.0
+    assert checkpoint.under(SampleConfig(window=3), 16) == replace(checkpoint.config, window=3)
     with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
         write(runs["rope"], rope_factor="4")
 
@@ -77,13 +78,7 @@ def test_a_character_split_over_two_tokens_is_never_printed_broken(runs, monkeyp
     ids = tokenizer.encode(text)
     assert len(ids) > len(text)
     monkeypatch.setattr(GPT, "stream", lambda self, idx, *a: (torch.tensor([i]) for i in ids))
-    out = io.StringIO()
-    seen = []
-    monkeypatch.setattr(out, "flush", lambda: seen.append(out.getvalue()))
-    sample.sample(
-        SampleConfig(out_dir=str(runs["rope"]), start="d", num_samples=1, max_new_tokens=len(ids), device="cpu"), out
-    )
-    assert out.getvalue() == f"d{text}\n" and not any("\ufffd" in s for s in seen)
+    assert write(runs["rope"], start="d", num_samples=1, max_new_tokens=len(ids))[1] == f"d{text}\n"
 
 
 def test_draw_keeps_to_top_k_and_top_p():
@@ -102,18 +97,12 @@ def test_draw_keeps_to_top_k_and_top_p():
     assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)
 
 
-def test_prompt_from_a_file(runs, tmp_path):
-    (tmp_path / "p.txt").write_text("def f1(")
-    assert write(runs["rope"], start=f"FILE:{tmp_path}/p.txt")[0][0].startswith("def f1(")
-
-
 @pytest.mark.parametrize(
     "flags, message",
     [
         (["--start="], "the prompt is empty"),
         (["--start=FILE:no_such"], "the prompt 'FILE:no_such' cannot be read"),
         (["--start=é"], "the tokenizer does not know 'é'"),
-        (["--out_dir=out/no_such"], "there is no checkpoint out/no_such"),
         (["--num_samples=0"], "num_samples=0 must be at least 1"),
         (["--top_p=0"], "top_p=0.0 must lie in"),
         (["--temperature=-1"], "temperature=-1.0 must be at least 0"),
