@@ -86,7 +86,7 @@ def open_runs(cfg):
     runs, texts = [], {}
     for (path, checkpoint), name in zip(loaded.items(), names, strict=True):
         dataset = load_text(checkpoint.dataset_name(cfg.dataset))
-        checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
+        checkpoint.tokenizer(dataset)  # must be the same
         if not cfg.dataset and dataset.hash != checkpoint.dataset_hash:
             raise ValueError(
                 f"dataset {dataset.name!r} is no longer the text that {checkpoint.path} was trained on; to evaluate "

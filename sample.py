@@ -46,13 +46,7 @@ def sample(cfg, out=sys.stdout):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, prompt included."""
     # the model's tokenizer, and the prompt
     checkpoint = checkpoints.load(cfg.out_dir)
-    given, whose = None, f"--tokenizer={cfg.tokenizer}"
-    if cfg.dataset:
-        dataset = data.load(cfg.dataset)
-        given, whose = dataset.tokenizer, dataset.label
-    elif cfg.tokenizer:
-        given = data.tokenizer_from({"kind": cfg.tokenizer})
-    tokenizer = checkpoint.tokenizer(given, whose)
+    tokenizer = checkpoint.tokenizer(data.load(cfg.dataset) if cfg.dataset else None, cfg.tokenizer)
     prompt = cfg.start
     if prompt.startswith("FILE:"):
         try:

@@ -185,7 +185,7 @@ def open_folder(cfg, dataset):
             f"{folder} holds another run ({what}): choose another --out_dir, "
             f"or go on with that run under these settings (--resume), or discard it (--overwrite)"
         )
-    checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
+    checkpoint.tokenizer(dataset)  # must be the same
     return checkpoint
 
 
@@ -193,7 +193,7 @@ def begin_from(path, model, dataset):
     """Loads another run's weights into the model: the whole backbone, the scheme's parameters that both runs have, and
     of a table of another length the rows that both have. Returns lines for the log."""
     checkpoint = checkpoints.load(path)
-    checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
+    checkpoint.tokenizer(dataset)  # must be the same
     source, lines = dict(checkpoint.weights), [f"begun from {checkpoint.path}, step {checkpoint.step}"]
     for name, own in model.state_dict().items():
         theirs, is_schemes = source.pop(name, None), name.startswith("pos.")
@@ -362,11 +362,9 @@ def train(cfg):
             is_best = evaluating and row["val/loss"] < best_val_loss
             best_val_loss = row["val/loss"] if is_best else best_val_loss
             if world.is_first:
-                settings = dataclasses.asdict(cfg)
-                experiment = checkpoints.experiment_of(settings, model.config, dataset.hash)
                 Checkpoint(
                     weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
-                    settings=settings, experiment=experiment, best_val_loss=best_val_loss,
+                    settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
                     tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
                 ).save(folder, is_best)  # fmt: skip
 
@@ -384,7 +382,7 @@ def eval_only(cfg):
     """Prints the best checkpoint's loss over all of the validation text."""
     checkpoint = checkpoints.load(cfg.out_dir)
     dataset = data.load(cfg.dataset)
-    checkpoint.tokenizer(dataset.tokenizer, dataset.label)  # must be the same
+    checkpoint.tokenizer(dataset)  # must be the same
     world = World(pick_device(cfg.device))
     model = checkpoint.model(world.device)
     starts = dataset.val.val_starts(model.config.block_size)

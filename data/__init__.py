@@ -146,11 +146,6 @@ class Dataset:
     meta: dict
     hash: str  # of its tokens, split and tokenizer: the same wherever the text was prepared
 
-    @property
-    def label(self):
-        """How messages name it."""
-        return f"dataset {self.name!r}"
-
 
 def folder_of(name):
     """data/NAME, or a folder anywhere if `name` is a path."""

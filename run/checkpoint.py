@@ -49,13 +49,17 @@ class Checkpoint:
     step: int
     optimizer: dict = field(default_factory=dict)  # its state dict
     settings: dict = field(default_factory=dict)  # the run's TrainConfig as plain types
-    experiment: str = ""  # equal for runs that differ in their seed alone
     best_val_loss: float = float("inf")  # nats per token, up to this step
     tokenizer_spec: dict | None = None
     dataset_hash: str | None = None  # identifies the text that the model was trained on
     segment: int = 0  # how often the run was resumed
     path: str = ""  # the file, folder or hub name that it was read from
     folder: Path = Path()  # where an evaluation of it puts its files
+
+    @property
+    def experiment(self):
+        """Equal for runs that differ in their seed alone. Other code's model is an experiment of its own."""
+        return experiment_of(self.settings, self.config, self.dataset_hash) if self.settings else self.path
 
     def save(self, folder, is_best):
         """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all. The file holds
@@ -102,14 +106,16 @@ class Checkpoint:
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
-    def tokenizer(self, given=None, whose=""):
-        """The model's tokenizer or, where it carries none, the tokenizer `given`, which belongs to `whose`. ValueError
-        where the two differ, or where the model has too few ids."""
+    def tokenizer(self, dataset=None, kind=""):
+        """The tokenizer of the dataset, or of a kind, where one is given; else the model's own. ValueError where the
+        model has another, or too few ids."""
         own, n_vocab = self.tokenizer_spec, self.config.vocab_size
-        if given is None and own is None:
-            raise ValueError(f"{self.path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME for a text's")
-        if given is None:
+        if not (dataset or kind):
+            if own is None:
+                raise ValueError(f"{self.path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME")
             return tokenizer_from(own)
+        given = dataset.tokenizer if dataset else tokenizer_from({"kind": kind})
+        whose = f"dataset {dataset.name!r}" if dataset else f"--tokenizer={kind}"
         if own is None and given.n_vocab > n_vocab:
             raise ValueError(f"{self.path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
         if own not in (None, given.spec):
@@ -163,9 +169,6 @@ def load(path, which="best"):
         config = GPTConfig(**known["config"])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} does not fit model.py: {error}") from None
-    if not known.get("experiment"):  # other code's model is an experiment of its own
-        ours = "settings" in known
-        known["experiment"] = experiment_of(known["settings"], config, known["dataset_hash"]) if ours else str(path)
     return Checkpoint(**known | {"config": config, "path": str(path), "folder": folder})
 
 
@@ -188,5 +191,4 @@ def from_content(content, path):
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
     if spec_hash(spec) != content["tokenizer"].get("hash"):
         raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
-    known = {name: content[key] for key, (name, _) in FILE.items()}
-    return known | {"tokenizer_spec": spec, "experiment": content.get("experiment")}
+    return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}
