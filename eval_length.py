@@ -29,7 +29,6 @@ from evaluation.windows import Subject
 from run import checkpoint as checkpoints
 from run.checkpoint import Checkpoint, Overrides
 from run.device import pick_device, pick_dtype
-from run.files import write_atomically
 from run.tracking import WANDB_MODES, Wandb, format_seconds, progress_bar, stamp
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
@@ -151,7 +150,7 @@ def measure(cfg, protocol, run, targets):
             model.override(run.checkpoint.under(cfg, job.length))
             found |= protocol.measure(job, subject, found, run.trained)
             np.savez(file := io.BytesIO(), **found)
-            write_atomically(path, file.getvalue())
+            data.write_atomically(path, file.getvalue())
     return found, bool(missing)
 
 
@@ -223,26 +222,22 @@ def main(argv):
     for run, one in itertools.product(runs, variants):  # a mistake is reported before anything is measured
         run.checkpoint.under(one, protocol.longest)
     targets = {run.name: protocol.prepare(run.dataset, run.trained) for run in runs}
-    try:
-        return measure_all(cfg, protocol, runs, variants, targets)
-    except KeyboardInterrupt:
-        print("\nstopped; what was measured is kept, and the same command goes on", flush=True)
-        raise
 
-
-def measure_all(cfg, protocol, runs, variants, targets):
-    """Measures every run under every variant of cfg, then reports. Returns the exit status."""
     measured, texts, closing = {}, {}, []
     for run, one in itertools.product(runs, variants):
         begin, suffix = time.perf_counter(), f" {one.rope_scaling}" if len(variants) > 1 else ""
-        found, computed = measure(one, protocol, run, targets[run.name])
+        try:
+            found, computed = measure(one, protocol, run, targets[run.name])
+        except KeyboardInterrupt:
+            print("\nstopped; what was measured is kept, and the same command goes on", flush=True)
+            raise
         rows, units = protocol.rows(found, run.trained)
         texts[run.dataset.name] = {"hash": run.dataset.hash} | protocol.about_text(found, units)
         result = result_of(protocol, run.checkpoint, rows)
         measured[run.name + suffix] = run.checkpoint.experiment + suffix, found, result
         took = format_seconds(time.perf_counter() - begin) if computed else "done before"
         print(f"{run.name}{suffix}: {took}", flush=True)
-        write_atomically(run.checkpoint.folder / f"{stem_of(one)}.json", json.dumps(result, indent=1))
+        data.write_atomically(run.checkpoint.folder / f"{stem_of(one)}.json", json.dumps(result, indent=1))
         if computed:
             closing = log_run(one, protocol, run, result)
 

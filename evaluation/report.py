@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from data import write_atomically
 from evaluation.statistics import breakdown
-from run.files import write_atomically
 
 
 def result_of(protocol, checkpoint, rows):

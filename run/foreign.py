@@ -31,16 +31,10 @@ def fields_of(weights, args, step):
 OURS = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. pos.".split()
 
 
-class Architecture:
-    """One of Hugging Face's. names: theirs for OURS. settings(transformers, c, shared): their config for a GPTConfig c;
-    ValueError where the architecture does not compute it."""
+class GPT2:
+    """One of Hugging Face's architectures, as those below. names: theirs for OURS. settings: their config for a
+    GPTConfig c; ValueError where the architecture does not compute it. weight: their form of our weight `name`."""
 
-    def weight(self, name, w, n_head):
-        """Their form of our weight `name`."""
-        return w
-
-
-class GPT2(Architecture):
     names = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. transformer."
 
     def settings(self, transformers, c, shared):
@@ -55,7 +49,7 @@ class GPT2(Architecture):
         return w.T.contiguous() if ".h." in name and w.dim() == 2 else w
 
 
-class GPTNeoX(Architecture):
+class GPTNeoX:
     names = (
         "gpt_neox. embed_in. .layers. input_layernorm. post_attention_layernorm. attention.query_key_value. "
         "attention.dense. mlp.dense_h_to_4h. mlp.dense_4h_to_h. final_layer_norm."
@@ -86,18 +80,20 @@ class GPTNeoX(Architecture):
         return torch.cat((paired, qkv[2:])).transpose(0, 1).flatten(0, 2)
 
 
-class MPT(Architecture):
+class MPT:
     names = "transformer. wte. .blocks. norm_1. norm_2. attn.Wqkv. attn.out_proj. ffn.up_proj. ffn.down_proj. norm_f."
 
     def settings(self, transformers, c, shared):
         if c.bias or c.gelu_tanh:
-            raise ValueError(
-                f"MPT has no biases and the exact GELU: bias={c.bias}, gelu_tanh={c.gelu_tanh} do not fit it"
-            )
+            given = f"bias={c.bias}, gelu_tanh={c.gelu_tanh}"
+            raise ValueError(f"MPT has no biases and the exact GELU: {given} do not fit it")
         longest = 16 * c.block_size  # ALiBi has no limit, but MPT has one
         return transformers.MptConfig(
             max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, use_cache=True, **shared
         )
+
+    def weight(self, name, w, n_head):
+        return w
 
 
 ARCHITECTURES = {"learnable": GPT2(), "rope": GPTNeoX(), "alibi": MPT()}  # by pos_scheme

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
-from run.files import write_atomically
+from data import write_atomically
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
