@@ -14,7 +14,6 @@ import math
 import os
 import platform
 import re
-import shutil
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -82,8 +81,8 @@ def stdlib_files():
     """Python's own standard library: its pure ASCII .py files, without tests and without installed packages."""
     root = Path(sysconfig.get_paths()["stdlib"])
     outside = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    files = [p for p in root.rglob("*.py") if not outside & set(p.relative_to(root).parts)]
-    return sorted(p for p in files if p.stat().st_size > 0 and p.read_bytes().isascii()), root
+    inside = [p for p in find_files([root], "*.py") if not outside & set(p.relative_to(root).parts)]
+    return [p for p in inside if p.read_bytes().isascii()], root
 
 
 def split_documents(files, root):
@@ -180,14 +179,21 @@ class TokenWriter:
         }
 
 
-def write_dataset(folder, documents, tokenizer, source):
-    """Tokenises the documents into `folder`. Nothing in it changes before all is written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
+def prepare(name, files, kind, source, root):
+    """Makes the files the dataset `name`. Nothing in its folder changes before all is written. `source` goes into
+    meta.json; the files' names count from `root`."""
+    documents = split_documents(files, root)
+
+    def pieces(split):
+        for document in tqdm(documents[split], desc=f"{split} for {kind}", unit="doc"):
+            yield from read_pieces(*document)
+
+    tokenizer, folder = make_tokenizer(kind, pieces), data.folder_of(name)
     text_hash, splits = hashlib.sha256(), {}
-    try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
         for split in documents:
-            writer = TokenWriter(temporary, split, tokenizer)
+            writer = TokenWriter(Path(temporary), split, tokenizer)
             for document in tqdm(documents[split], desc=split, unit="doc"):
                 writer.begin_document()
                 for piece in read_pieces(*document):
@@ -195,11 +201,7 @@ def write_dataset(folder, documents, tokenizer, source):
                     text_hash.update(raw)
                     writer.add(tokenizer.encode_plain(piece), len(raw))
             splits[split] = writer.close()
-        publish(folder, temporary, tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
-    finally:
-        shutil.rmtree(temporary)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        publish(folder, Path(temporary), tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
 
 
 def publish(folder, temporary, tokenizer, splits, source):
@@ -217,17 +219,6 @@ def publish(folder, temporary, tokenizer, splits, source):
         os.replace(file, folder / file.name)
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
-
-
-def prepare(name, files, kind, source, root):
-    """Makes the files the dataset `name`. `source` goes into meta.json; the files' names count from `root`."""
-    documents = split_documents(files, root)
-
-    def pieces(split):
-        for document in tqdm(documents[split], desc=f"{split} for {kind}", unit="doc"):
-            yield from read_pieces(*document)
-
-    write_dataset(data.folder_of(name), documents, make_tokenizer(kind, pieces), source)
 
 
 # ----------------------------------------------------------------------------------------------------------
