@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 import config
 import data
@@ -29,7 +30,7 @@ from evaluation.windows import Subject
 from run import checkpoint as checkpoints
 from run.checkpoint import Checkpoint, Overrides
 from run.device import pick_device, pick_dtype
-from run.tracking import WANDB_MODES, Wandb, format_seconds, progress_bar, stamp
+from run.tracking import WANDB_MODES, Wandb, format_seconds, stamp
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
 
@@ -144,7 +145,8 @@ def measure(cfg, protocol, run, targets):
     jobs = protocol.jobs(found, run.trained, run.checkpoint.config.max_positions)
     missing = [job for job in jobs if job.name not in found]
     model = run.checkpoint.model(device) if missing else None
-    with progress_bar(str(run.checkpoint.folder), sum(protocol.tokens(job, found) for job in missing)) as bar:
+    n_tokens, label = sum(protocol.tokens(job, found) for job in missing), str(run.checkpoint.folder)
+    with tqdm(total=n_tokens, desc=label, unit_scale=True, leave=False, disable=None) as bar:
         subject = Subject(model, run.dataset.val, dtype, bar.update)
         for job in missing:
             model.override(run.checkpoint.under(cfg, job.length))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 import config
 import data
@@ -21,7 +22,7 @@ from model import GPT, SCHEMES, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import CALL_FIELDS, Checkpoint
 from run.device import DTYPES, autocast, matmul_peak, pick_device, pick_dtype
-from run.tracking import WANDB_MODES, RunLog, Wandb, format_seconds, progress_bar, stamp
+from run.tracking import WANDB_MODES, RunLog, Wandb, format_seconds, stamp
 from run.world import World
 
 VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
@@ -128,12 +129,12 @@ def evaluate(model, split, starts, rows, world, dtype, label="validation"):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, which the processes share."""
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
-    with progress_bar(label, len(mine), shown=world.is_first) as bar, autocast(world.device, dtype):
-        for i in range(0, len(mine), rows):
+    silent = None if world.is_first else True  # None: where stderr is not a terminal
+    with autocast(world.device, dtype):
+        for i in tqdm(range(0, len(mine), rows), desc=label, leave=False, disable=silent):
             batch = mine[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
             total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
-            bar.update(len(batch))
     model.train()
     return world.sum(total) / len(starts)
 

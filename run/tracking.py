@@ -2,14 +2,10 @@
 
 import contextlib
 import json
-import netrc
 import os
 import sys
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
-
-from tqdm import tqdm
 
 from data import write_atomically
 
@@ -60,11 +56,6 @@ def format_seconds(seconds):
     return f"{minutes // 60}:{minutes % 60:02}:{s:02}" if minutes >= 60 else f"{minutes}:{s:02}"
 
 
-def progress_bar(label, total, shown=True):
-    """The share done and the time left, on stderr where that is a terminal."""
-    return tqdm(total=total, desc=label, unit_scale=True, leave=False, disable=None if shown else True)
-
-
 def stamp():
     """The time, to make an id that is used once."""
     return time.strftime("%Y%m%d-%H%M%S")
@@ -78,7 +69,7 @@ class Wandb:
         """mode: one of WANDB_MODES. axes: {prefix: step metric}: wandb draws every `prefix/*` against that metric."""
         self.run = None
         if mode == "auto":
-            mode = os.environ.get("WANDB_MODE") or ("online" if _has_login() else "offline")
+            mode = os.environ.get("WANDB_MODE") or "auto"
         if mode == "disabled":
             return
         import wandb  # half a second, so only where it is used
@@ -87,6 +78,9 @@ class Wandb:
         options = dict(project=project, group=group, id=id, name=id, job_type=job_type, config=config)
         options["settings"] = dict(silent=True, console="off", init_timeout=20)
         try:
+            if mode == "auto":
+                wandb.setup(wandb.Settings(silent=True))
+                mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
             try:
                 self.run = wandb.init(mode=mode, **options)
             except wandb.errors.Error as error:  # no login, or no network
@@ -130,14 +124,3 @@ class Wandb:
     def _give_up(self, error):
         print(f"wandb failed and is left out from here on: {error}", file=sys.stderr)
         self.run = None
-
-
-def _has_login():
-    """Whether an API key lies in the environment or in netrc, where `wandb login` puts it."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
-    try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
