@@ -1,5 +1,4 @@
-"""
-Loss as the context grows past the training length:  python eval_length.py out/rope out/alibi
+"""Loss as the context grows past the training length:  python eval_length.py out/rope out/alibi
 
 Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
 training length with a 95% band; results/ gets the numbers and the picture. What was measured before is not measured
@@ -88,10 +87,8 @@ def open_runs(cfg):
         dataset = load_text(checkpoint.dataset_name(cfg.dataset))
         checkpoint.tokenizer(dataset)  # must be the same
         if not cfg.dataset and dataset.hash != checkpoint.dataset_hash:
-            raise ValueError(
-                f"dataset {dataset.name!r} is no longer the text that {checkpoint.path} was trained on; to evaluate "
-                f"the run on it all the same, name it: --dataset={dataset.name}"
-            )
+            changed = f"dataset {dataset.name!r} is no longer the text that {checkpoint.path} was trained on"
+            raise ValueError(f"{changed}; to evaluate the run on it all the same, name it: --dataset={dataset.name}")
         if checkpoint.step < checkpoint.settings.get("max_iters", 0):
             last = checkpoint.settings["max_iters"]
             print(f"note: the best checkpoint of {checkpoint.folder} was saved at step {checkpoint.step} of {last}")

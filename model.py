@@ -1,15 +1,14 @@
-"""
-A GPT decoder whose position scheme is a flag: GPTConfig(pos_scheme="rope").
+"""A GPT decoder whose position scheme is a flag: GPTConfig(pos_scheme="rope").
 
 Position enters a transformer in three places only: the residual stream, the queries and keys, and the
 attention scores. A scheme is one class with a hook for each; everything else in this file is GPT-2 as
-nanoGPT writes it, with the same state-dict keys, and does not know which scheme it runs.
+nanoGPT writes it, with its state-dict keys, and does not know which scheme it runs.
 
 Two laws keep it whole:
-1. Positions, never lengths: the hooks are given the positions of the queries and of the keys, so training,
+1. Positions, never lengths: a scheme computes from the positions of the queries and of the keys, so training,
    prefill, decoding and long evaluation are one path.
 2. No position buffers: what depends on positions alone is computed from them in every forward, in float32 or
-   better. A checkpoint holds only what was learned.
+   better. The state dict holds only what was learned.
 
 Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C = n_embd, H heads, D = C/H.
 """
@@ -22,7 +21,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 INIT_STD = 0.02  # GPT-2's, for every matrix and embedding
-QUERY_BLOCK = 128  # queries that attend at a time where a mask is needed: it is (QUERY_BLOCK, S), never (T, S)
+QUERY_BLOCK = 128  # queries that attend at a time where a mask is needed: the mask is (QUERY_BLOCK, S), never (T, S)
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class GPTConfig:
     window_pattern: str = ""  # likewise: 1110 lets every fourth layer see all keys
     rope_theta: float = 10000.0  # rope's base
     rope_scaling: str = "none"  # rope past rope_block_size: none, linear (PI), ntk, yarn
-    rope_factor: float = 1.0  # how many times rope_block_size the context is to reach
+    rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
 
     def __post_init__(self):
@@ -80,7 +79,7 @@ class GPTConfig:
 # ----------------------------------------------------------------------------------------------------------
 # Position schemes
 
-SCHEMES = {}  # name -> class; a class enters itself by naming its flag: class RoPE(PositionScheme, name="rope")
+SCHEMES = {}  # name -> class; a subclass registers itself: class RoPE(PositionScheme, name="rope")
 
 
 class PositionScheme(nn.Module):
@@ -104,7 +103,7 @@ class PositionScheme(nn.Module):
         """How many positions the scheme is defined for; None: any number."""
 
     def init_weights(self, generator):
-        """Draws the scheme's parameters from a generator of their own, so all schemes share one backbone."""
+        """Draws the scheme's parameters. The generator is separate, so the backbone is the same in all schemes."""
         for p in self.parameters():
             nn.init.normal_(p, std=INIT_STD, generator=generator)
 
@@ -116,7 +115,7 @@ class PositionScheme(nn.Module):
         return x
 
     def rotate(self, q, k, prepared):
-        """Per layer, on the new tokens' q and k (B, H, T, D), before the cache. May widen q and k alike."""
+        """Per layer, on the new tokens' q and k (B, H, T, D), before the cache. May add channels to both."""
         return q, k
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
@@ -289,7 +288,7 @@ class T5(PositionScheme, name="t5"):
     causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last holds all beyond.
 
     Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is stored at 1/64
-    of its size: a step of Adam moves a parameter by at most the learning rate, and biases are whole nats.
+    of its size: a step of Adam moves a parameter by at most the learning rate, and biases reach several nats.
     """
 
     n_buckets, max_distance, size = 32, 128, 64
@@ -360,7 +359,7 @@ class Positions:
         return self.scheme.rotate(q, k, self.prepared)
 
     def part(self, queries, keys):
-        """The same for a slice of the queries and a slice of the keys."""
+        """The same for a slice of the queries and a slice of the keys. `prepared` stays whole."""
         return Positions(self.scheme, self.q[queries], self.k[keys], self.prepared)
 
     @property
@@ -377,12 +376,12 @@ class Positions:
 
 
 class KVCache:
-    """The keys and values of every layer so far, as `rotate` left them, and `pos`, the number of tokens seen.
+    """The rotated keys, and the values, of every layer so far, and `pos`, the number of tokens seen.
     Hand the same cache to successive forwards: chunks of any size give the logits of one forward."""
 
     def __init__(self):
         self.pos = 0
-        self.stores = {}  # (layer, "k" or "v") -> buffer (B, H, capacity, width), first, last + 1
+        self.stores = {}  # (layer, "k" or "v") -> buffer (B, H, capacity, width), begin and end of what is kept
 
     def append(self, key, new, keep):
         """Adds a layer's new keys or values (B, H, T, ·). Returns the kept and the new ones, (B, H, S, ·), and keeps
@@ -402,7 +401,7 @@ def attend(q, k, v, positions, layer, window, dropout_p):
     """Causal attention of q (B, H, T, W) over the last `window` (0: all) of k (B, H, S, W) and v (B, H, S, D). Returns
     (B, H, T, D). W is D, or more where the scheme widened q and k.
 
-    Without a bias, a cache or a window this is one flash call. Otherwise blocks of queries attend one after the other,
+    Where no mask or bias is needed this is one flash call. Otherwise blocks of queries attend one after the other,
     each to the keys it can see, with the mask and bias of that block only: no (T, S) tensor exists, and a window costs
     T·window.
     """
@@ -506,15 +505,15 @@ class GPT(nn.Module):
         self.no_pos = PositionScheme(config)  # for the layers that pos_pattern leaves out
 
     def override(self, config):
-        """The model itself under a GPTConfig with another window, other patterns or options: no weight changes."""
+        """Changes the window, the patterns or the scheme's options in place; the weights stay. Returns the model."""
         pos = SCHEMES[config.pos_scheme](config).to(self.lm_head.weight)  # its device and dtype
         pos.load_state_dict(self.pos.state_dict())
         self.config, self.pos = config, pos
         return self
 
     def enter(self, idx, start=0):
-        """The embedded tokens idx (B, T), which follow `start` others, and what each layer needs beside them:
-        x (B, T, C), [(block, positions, window)]. ValueError past the scheme's max_positions."""
+        """Embeds the tokens idx (B, T) at the positions from `start` on, and lists what each layer needs: x (B, T, C),
+        [(block, positions, window)]. ValueError past the scheme's max_positions."""
         c, end = self.config, start + idx.size(1)
         if c.max_positions is not None and end > c.max_positions:
             raise ValueError(f"{c.pos_scheme} positions are defined for {c.max_positions} tokens, not for {end}")
@@ -534,8 +533,8 @@ class GPT(nn.Module):
         T, start = idx.size(1), cache.pos if cache is not None else 0
         x, layers = self.enter(idx, start)
         for block, positions, window in layers:
-            is_last = block is self.transformer.h[-1]  # no later layer needs the other tokens
-            x = block(x, positions, window, cache, last or T if is_last else T)
+            needed = last if last and block is self.transformer.h[-1] else T  # no later layer needs the other tokens
+            x = block(x, positions, window, cache, needed)
         if cache is not None:
             cache.pos = start + T
         return self.transformer.ln_f(x)
@@ -550,9 +549,9 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=0, top_p=1.0, generator=None, n_vocab=None):
-        """Yields the next token of every row of idx (B, T), as (B,), max_new_tokens times. Never draws ids from n_vocab
-        on, which only pad the vocabulary. Where the scheme's positions end, each further token sees the last
-        max_positions tokens, as in nanoGPT."""
+        """Yields the next token of every row of idx (B, T), as (B,), max_new_tokens times. Draws only ids below
+        n_vocab; the others pad the vocabulary. Past max_positions, each token sees the last max_positions tokens, as in
+        nanoGPT."""
         cache, new, limit = KVCache(), idx, self.config.max_positions
         for _ in range(max_new_tokens):
             if limit is not None and cache.pos + new.size(1) > limit:

@@ -1,5 +1,4 @@
-"""
-Writes text from a checkpoint:  python sample.py --out_dir=out/rope --start="def "
+"""Writes text from a checkpoint:  python sample.py --out_dir=out/rope --start="def "
 
 The first sample appears as it is written, the others when they are done. Text goes on past the training length where
 the position scheme is defined there.

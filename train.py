@@ -1,5 +1,4 @@
-"""
-Trains a GPT:  python train.py config/rope.py --max_iters=500
+"""Trains a GPT:  python train.py config/rope.py --max_iters=500
 
 Settings come from config files and --key=value flags (see below); the defaults are the baseline experiment. The run's
 folder holds latest.pt, best.pt and metrics.jsonl. Called again, a finished run says so and an unfinished one goes on.
@@ -37,7 +36,9 @@ class TrainConfig(GPTConfig):
     n_head: int = 4
     n_embd: int = 128
     bias: bool = False  # biases in Linear and LayerNorm; a bit better and faster without
-    init_from: str = ""  # begin with the weights of a run, nanoGPT's ckpt.pt, or a GPT-2 (gpt2), under this scheme
+    init_from: str = (
+        ""  # begin with the weights of a run, nanoGPT's ckpt.pt, or a GPT-2 (gpt2), keeping this pos_scheme
+    )
     # data
     dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
     batch_size: int = 32  # windows per micro-step
@@ -52,7 +53,7 @@ class TrainConfig(GPTConfig):
     beta2: float = 0.99
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
     seed: int = 1337  # of weights, batches and dropout
-    # this call: run.checkpoint.CALL_FIELDS names these, which do not belong to the experiment
+    # this call only, not part of the experiment: run.checkpoint.CALL_FIELDS lists the same names
     out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
     resume: bool = False  # go on with the run in out_dir, also under other settings, such as a larger max_iters
     overwrite: bool = False  # begin anew in an out_dir that holds a run
@@ -120,13 +121,14 @@ def share_rows(cfg, world):
     micro_steps = -(-cfg.gradient_accumulation_steps // world.size)
     micro_rows, odd = divmod(rows, world.size * micro_steps)
     if odd:
-        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} does not divide among {world.size} processes")
+        parts = f"{world.size} processes × {micro_steps} micro-steps"
+        raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {parts}")
     return rows, micro_steps, micro_rows
 
 
 @torch.no_grad()
 def evaluate(model, split, starts, rows, world, dtype, label="validation"):
-    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, which the processes share."""
+    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, split among the processes."""
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
     silent = None if world.is_first else True  # None: where stderr is not a terminal
@@ -172,7 +174,7 @@ def open_folder(cfg, dataset):
             raise ValueError(f"there is no run to resume in {folder}")
         return None
     checkpoint = checkpoints.load(folder, "latest")
-    old = dataclasses.asdict(TrainConfig()) | checkpoint.settings  # which may be older than some settings
+    old = dataclasses.asdict(TrainConfig()) | checkpoint.settings  # an old checkpoint lacks newer settings
     new = dataclasses.asdict(cfg)
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
@@ -182,10 +184,8 @@ def open_folder(cfg, dataset):
         raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
         what = ", ".join(f"{k} {old[k]!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
-        raise ValueError(
-            f"{folder} holds another run ({what}): choose another --out_dir, "
-            f"or go on with that run under these settings (--resume), or discard it (--overwrite)"
-        )
+        ways = "go on with that run under these settings (--resume), or discard it (--overwrite)"
+        raise ValueError(f"{folder} holds another run ({what}): choose another --out_dir, or {ways}")
     checkpoint.tokenizer(dataset)  # must be the same
     return checkpoint
 
@@ -201,24 +201,24 @@ def begin_from(path, model, dataset):
         if theirs is not None and theirs.shape == own.shape:
             own.copy_(theirs)
         elif theirs is None and is_schemes:
-            lines.append(f"{name} begins afresh")
+            lines.append(f"{name} begins untrained")
         elif is_schemes and theirs.shape[1:] == own.shape[1:]:
             n = min(len(theirs), len(own))
             own[:n] = theirs[:n]
-            lines.append(f"{name} keeps its first {n} rows, {len(own) - n} begin afresh")
+            lines.append(f"{name} keeps its first {n} rows, {len(own) - n} begin untrained")
         else:
             shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
     for name in source:
         if not name.startswith("pos."):
             raise ValueError(f"init_from={path} has weights that this model does not have, such as {name}")
-        lines.append(f"{name} left behind")
+        lines.append(f"{name} is not loaded")
     return lines
 
 
 def open_log(cfg, world, segment, step):
-    """The log of a run that begins after `step`, in a folder without what a former run left. The first process alone
-    has one that speaks and writes."""
+    """The log of a run that begins after `step`. A new run first deletes what another left in its folder. Only the
+    first process prints and writes."""
     if not world.is_first:
         return RunLog()
     folder = Path(cfg.out_dir)
@@ -251,8 +251,8 @@ def closing_lines(cfg, step, first_step, seconds, best_val_loss):
 
 
 def train(cfg):
-    """Trains as cfg says. Returns the best validation loss in nats per token. Everything a user can get wrong raises
-    ValueError before anything is written."""
+    """Trains as cfg says. Returns the best validation loss in nats per token. A setting that does not fit
+    raises ValueError before anything is written."""
     # this process's device, and the text
     world = World.join(cfg.device)
     device, dtype = world.device, pick_dtype(cfg.dtype, world.device)
@@ -348,9 +348,11 @@ def train(cfg):
                    "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
                 row["val/loss"] = evaluate(model, dataset.val, val_starts, micro_rows, world, dtype)
-                peak = max(peak, matmul_peak(device, dtype, 2))  # another process may have had the machine at the start
+                peak = max(peak, matmul_peak(device, dtype, 2))  # the first timing may have been disturbed
             if not math.isfinite(train_loss + row.get("val/loss", 0.0)):
-                raise ValueError(f"the loss is not finite at step {step}: lower --learning_rate; the last save stays")
+                raise ValueError(
+                    f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint is kept"
+                )
             left = (time.perf_counter() - begin) / (step - first_step) * (cfg.max_iters - step)
             val = f" | val {row['val/loss']:.4f}" if evaluating else ""
             log(step, row, f"step {step}/{cfg.max_iters} | train {train_loss:.4f}{val} | lr {lr:.1e} | "

@@ -1,5 +1,4 @@
-"""
-Settings from config files and the command line: `python train.py config/rope.py --batch_size=32`.
+"""Settings from config files and the command line: `python train.py config/rope.py --batch_size=32`.
 
 A config file is plain Python assignments. Files compose, a later one wins, and --key=value wins over all. Every
 name must be a field of the script's frozen dataclass, and every value must be of the type that the field names.

@@ -1,5 +1,4 @@
-"""
-Prepared text: tokenizers, token files and the batches that training draws from them.
+"""Prepared text: tokenizers, token files and the batches that training draws from them.
 
 A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint32), train_docs.bin and val_docs.bin
 (int64, where each document begins), meta.json (tokenizer, counts, sha256 of every file). data/prepare.py writes it.
@@ -94,10 +93,8 @@ def tokenizer_from(spec):
         try:
             return BPETokenizer(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
         except OSError as error:  # requests' ConnectionError is one
-            raise ValueError(
-                f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__}): connect once, "
-                f"or set TIKTOKEN_CACHE_DIR to a folder that has it"
-            ) from None
+            failed = f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__})"
+            raise ValueError(f"{failed}: connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
     if kind == "bpe":
         encoding = tiktoken.Encoding(
             name="bpe",
@@ -137,10 +134,8 @@ class Split:
         up to max_tokens. ValueError where the text is too short."""
         n = (len(self.tokens) - 1) // length
         if n < 1:
-            raise ValueError(
-                f"the validation text has {len(self.tokens):,} tokens, too few for block_size={length}: "
-                f"at least {length + 1:,} are needed"
-            )
+            short = f"{len(self.tokens):,} tokens, too few for block_size={length}"
+            raise ValueError(f"the validation text has {short}: at least {length + 1:,} are needed")
         keep = n if max_tokens is None else min(n, max(1, max_tokens // length))
         return length * (np.arange(keep) * n // keep)
 
@@ -226,10 +221,8 @@ class Batches:
         self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
         self.n_windows = (len(split.tokens) - block_size) // block_size
         if self.n_windows < 1:
-            raise ValueError(
-                f"the training text has {len(split.tokens):,} tokens, too few for block_size={block_size}: "
-                f"at least {2 * block_size:,} are needed"
-            )
+            short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
+            raise ValueError(f"the training text has {short}: at least {2 * block_size:,} are needed")
         self.epoch = None  # the last that was asked for: its offset and order are kept
 
     def __call__(self, step, first, last):

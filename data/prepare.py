@@ -1,5 +1,4 @@
-"""
-Turns text into a prepared dataset, in bounded memory: the one implementation behind every data/NAME/prepare.py.
+"""Turns text into a prepared dataset, in bounded memory: the one implementation behind every data/NAME/prepare.py.
 
 A document is a file, or the training or validation part of one. Documents are tokenised in pieces that are cut before
 white space, where GPT-2's pattern always cuts, so that the ids are those of the whole document. Byte-pair encodings
@@ -170,13 +169,9 @@ class TokenWriter:
             raise ValueError(f"the text has too few documents: none is left for {self.split}; give more text")
         self.tokens_file.close()
         self.docs_file.close()
-        return {
-            "tokens": self.tokens,
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "sha256": data.file_hash(self.tokens_file.name),
-            "docs_sha256": data.file_hash(self.docs_file.name),
-        }
+        counts = {"tokens": self.tokens, "documents": self.documents, "bytes": self.bytes}
+        files = {"sha256": self.tokens_file, "docs_sha256": self.docs_file}
+        return counts | {key: data.file_hash(file.name) for key, file in files.items()}
 
 
 def prepare(name, files, kind, source, root):
@@ -206,13 +201,8 @@ def prepare(name, files, kind, source, root):
 
 def publish(folder, temporary, tokenizer, splits, source):
     """Makes the token files in `temporary` the dataset of `folder`."""
-    meta = {
-        "source": source,
-        "vocab_size": tokenizer.n_vocab,
-        "dtype": id_type(tokenizer),
-        "splits": splits,
-        "tokenizer": tokenizer.spec,
-    }
+    meta = {"source": source, "vocab_size": tokenizer.n_vocab, "dtype": id_type(tokenizer)}
+    meta |= {"splits": splits, "tokenizer": tokenizer.spec}
     (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
     (folder / "meta.json").unlink(missing_ok=True)  # without it a folder is not prepared: it goes first and comes last
     for file in (*temporary.glob("*.bin"), temporary / "meta.json"):

@@ -1,6 +1,5 @@
-"""
-The protocols: what is scored at each context length, and how it is shown. A protocol is one class. It enters itself by
-its name, and names its files:  class Fixed(Protocol, name="fixed", stem="length").
+"""The protocols: what is scored at each context length, and how it is shown. A protocol is one class, which
+registers itself and names its files:  class Fixed(Protocol, name="fixed", stem="length").
 """
 
 import itertools
@@ -14,8 +13,8 @@ from evaluation.pictures import figure_of, mark_training_length, scheme_styles
 from evaluation.statistics import FEWEST_DOCUMENTS, paired_bands
 from evaluation.windows import choose_ends, foreign, shuffled, window_losses
 
-STRIDES = 4  # that a block has under `sliding`
-ENTROPY_BLOCKS = 8  # whose attention is looked at
+STRIDES = 4  # per block, under `sliding`
+ENTROPY_BLOCKS = 8  # from which the entropy of attention is computed
 
 PROTOCOLS = {}  # name -> class
 
@@ -42,11 +41,11 @@ class Protocol:
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     title = "Loss as the context grows {past}"
     pools_seeds = True  # runs that differ in their seed alone become one
-    apart = 1.0  # factor between the lines of a picture, where they would hide each other
-    identity = {}  # a definition in words, which changes when losses under it do
+    apart = 1.0  # horizontal offset between the lines of a picture, as a factor, where they would hide each other
+    identity = {}  # a definition in words: changing it makes saved losses invalid
 
     def __init_subclass__(cls, name=None, stem=None):
-        if name:  # what others only build on has none
+        if name:  # a class without a name is only a base of others
             cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
 
     def __init__(self, cfg, training_lengths, n_tokens):

@@ -29,10 +29,8 @@ def find_questions(split, tokenizer):
                 found.append((first, first + mention.end() - 1, mention.start() - before[digit].end()))
             before[digit] = mention
     if different or not found:
-        raise ValueError(
-            "the text does not ask for facts: --protocol=recall needs a run on recall_char "
-            "(python data/recall_char/prepare.py, then python train.py config/recall.py config/alibi.py)"
-        )
+        how = "python data/recall_char/prepare.py, then python train.py config/recall.py config/alibi.py"
+        raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
     return np.array(found)
 
 

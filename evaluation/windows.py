@@ -89,8 +89,8 @@ def shuffled(kept, seed):
 
 def foreign(split, ends, documents, kept):
     """A `change` of the windows before `ends`: replaces the context, all but its last `kept` tokens, by the tokens at
-    the same places before another block. That is the next block, counted from half the text on, whose tokens lie
-    outside the window and outside its document. ValueError where there is none."""
+    the same places before a donor: the first block, counted from half the text on, whose tokens lie outside the window
+    and outside its document. ValueError where there is none."""
     bounds = np.append(split.docs, len(split.tokens))
 
     def change(window, first):

@@ -14,7 +14,7 @@ from model import GPT, GPTConfig
 from run import foreign
 from run.device import DTYPES
 
-# These may change when a run is resumed; every other setting of TrainConfig but the seed identifies the experiment.
+# These may differ in every call that goes on with a run. The other settings, but for the seed, identify the experiment.
 CALL_FIELDS = (
     "out_dir", "resume", "overwrite", "eval_only", "eval_interval", "log_interval", "device", "dtype", "compile",
     "wandb_mode", "wandb_project", "wandb_group",
@@ -58,8 +58,13 @@ class Checkpoint:
 
     @property
     def experiment(self):
-        """Equal for runs that differ in their seed alone. Other code's model is an experiment of its own."""
-        return experiment_of(self.settings, self.config, self.dataset_hash) if self.settings else self.path
+        """Equal for runs that differ in their seed alone. A run that is older than a setting of the model has that
+        setting's default. Other code's model is an experiment of its own."""
+        if not self.settings:
+            return self.path
+        settings = asdict(self.config) | {"init_from": ""} | self.settings
+        same = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
+        return json.dumps([same, self.dataset_hash], sort_keys=True)
 
     def save(self, folder, is_best):
         """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all. The file holds
@@ -127,14 +132,6 @@ class Checkpoint:
         if not (named or self.settings):
             raise ValueError(f"{self.path} does not say which text it was trained on: name one with --dataset=NAME")
         return named or self.settings["dataset"]
-
-
-def experiment_of(settings, config, dataset_hash):
-    """Identifies an experiment: all that its runs have in common, whatever their seed. A run that is older than a
-    setting of the model has that setting's default."""
-    settings = asdict(config) | {"init_from": ""} | settings
-    same = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
-    return json.dumps([same, dataset_hash], sort_keys=True)
 
 
 FILE = {  # key in a file -> the field of Checkpoint that it becomes, its type in the file

@@ -11,7 +11,7 @@ import sample
 import train
 from model import GPTConfig
 from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS, Checkpoint, experiment_of
+from run.checkpoint import CALL_FIELDS, Checkpoint
 
 
 def changed(run, folder, change):
@@ -52,8 +52,8 @@ def test_an_experiment_is_the_same_whatever_the_seed_and_the_call(trained):
     assert one.experiment == two.experiment
     assert checkpoints.load(trained("rope", learning_rate=0.01)).experiment != one.experiment
     for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
-        assert experiment_of(one.settings | {key: value}, one.config, one.dataset_hash) != one.experiment
-    assert experiment_of(one.settings, one.config, "other text") != one.experiment
+        assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
+    assert replace(one, dataset_hash="other text").experiment != one.experiment
     assert set(CALL_FIELDS) < {f.name for f in fields(train.TrainConfig)}
 
 

@@ -1,5 +1,4 @@
-"""
-Training speed of every scheme, side by side:  python -m tools.bench [config/gpt2.py] [--nanogpt=PATH]
+"""Training speed of every scheme, side by side:  python -m tools.bench [config/gpt2.py] [--nanogpt=PATH]
 
 Times whole training steps (forward, backward, clipping, optimizer) on random tokens. The contenders take turns step by
 step, so that a machine whose speed drifts treats them alike. The ratio is the median over rounds of the speed relative

@@ -1,5 +1,4 @@
-"""
-Writes a model in Hugging Face's format:  python -m tools.export out/rope
+"""Writes a model in Hugging Face's format:  python -m tools.export out/rope
 
 learnable becomes a GPT-2, rope a GPT-NeoX and alibi an MPT; no architecture there computes the other schemes. The
 export is loaded back and compared with our logits before it stays. Needs  pip install transformers

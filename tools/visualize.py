@@ -1,5 +1,4 @@
-"""
-Pictures of what each position scheme does:  python -m tools.visualize out/*
+"""Pictures of what each position scheme does:  python -m tools.visualize out/*
 
 Fixed schemes need no run. What is learned is drawn from the given runs: if a scheme has several, from the run that is
 named like the scheme, else from the first. docs/position-encoding.md explains the pictures.
