@@ -201,11 +201,11 @@ def begin_from(path, model, dataset):
         if theirs is not None and theirs.shape == own.shape:
             own.copy_(theirs)
         elif theirs is None and is_schemes:
-            lines.append(f"{name} begins untrained")
+            lines.append(f"{name} starts untrained")
         elif is_schemes and theirs.shape[1:] == own.shape[1:]:
             n = min(len(theirs), len(own))
             own[:n] = theirs[:n]
-            lines.append(f"{name} keeps its first {n} rows, {len(own) - n} begin untrained")
+            lines.append(f"{name} keeps its first {n} rows, {len(own) - n} start untrained")
         else:
             shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")

@@ -208,7 +208,7 @@ def test_init_from_goes_on_at_a_longer_block_size(trained, tmp_path, scheme, cap
     assert all(torch.equal(begun[k], v) for k, v in theirs.items() if k != "pos.wpe.weight")
     if scheme == "learnable":
         assert torch.equal(begun["pos.wpe.weight"][:16], theirs["pos.wpe.weight"])
-        assert "pos.wpe.weight keeps its first 16 rows, 16 begin afresh" in capsys.readouterr().out
+        assert "pos.wpe.weight keeps its first 16 rows, 16 start untrained" in capsys.readouterr().out
     if scheme == "rope":
         assert c.rope_block_size == 16
 
@@ -218,7 +218,7 @@ def test_init_from_with_another_scheme_keeps_the_backbone(trained, tmp_path, cap
     assert_same_weights(tmp_path / "drope", trained("rope"))
     main([f"--init_from={trained('learnable')}", "--pos_scheme=t5", f"--out_dir={tmp_path}/t5", *ONCE])
     out = capsys.readouterr().out
-    assert "pos.table begins afresh" in out and "pos.wpe.weight left behind" in out
+    assert "pos.table starts untrained" in out and "pos.wpe.weight is not loaded" in out
 
 
 def test_fine_tuning_with_scaling_remembers_the_first_length(trained, tmp_path):
