@@ -143,7 +143,7 @@ def measure(cfg, protocol, run, targets):
     missing = [job for job in jobs if job.name not in found]
     model = run.checkpoint.model(device) if missing else None
     n_tokens, label = sum(protocol.tokens(job, found) for job in missing), str(run.checkpoint.folder)
-    with tqdm(total=n_tokens, desc=label, unit_scale=True, leave=False, disable=None) as bar:
+    with tqdm(total=n_tokens, desc=label, unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
         subject = Subject(model, run.dataset.val, dtype, bar.update)
         for job in missing:
             model.override(run.checkpoint.under(cfg, job.length))

@@ -36,9 +36,7 @@ class TrainConfig(GPTConfig):
     n_head: int = 4
     n_embd: int = 128
     bias: bool = False  # biases in Linear and LayerNorm; a bit better and faster without
-    init_from: str = (
-        ""  # begin with the weights of a run, nanoGPT's ckpt.pt, or a GPT-2 (gpt2), keeping this pos_scheme
-    )
+    init_from: str = ""  # begin with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
     # data
     dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
     batch_size: int = 32  # windows per micro-step
@@ -133,7 +131,7 @@ def evaluate(model, split, starts, rows, world, dtype, label="validation"):
     model.eval()
     silent = None if world.is_first else True  # None: where stderr is not a terminal
     with autocast(world.device, dtype):
-        for i in tqdm(range(0, len(mine), rows), desc=label, leave=False, disable=silent):
+        for i in tqdm(range(0, len(mine), rows), desc=label, unit="batch", leave=False, disable=silent):
             batch = mine[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
             total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)

@@ -180,7 +180,7 @@ def prepare(name, files, kind, source, root):
     documents = split_documents(files, root)
 
     def pieces(split):
-        for document in tqdm(documents[split], desc=f"{split} for {kind}", unit="doc"):
+        for document in tqdm(documents[split], desc=f"collecting {kind} tokens from {split}", unit="doc"):
             yield from read_pieces(*document)
 
     tokenizer, folder = make_tokenizer(kind, pieces), data.folder_of(name)
@@ -189,7 +189,7 @@ def prepare(name, files, kind, source, root):
     with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
         for split in documents:
             writer = TokenWriter(Path(temporary), split, tokenizer)
-            for document in tqdm(documents[split], desc=split, unit="doc"):
+            for document in tqdm(documents[split], desc=f"writing {split}", unit="doc"):
                 writer.begin_document()
                 for piece in read_pieces(*document):
                     raw = piece.encode()
@@ -217,6 +217,9 @@ def publish(folder, temporary, tokenizer, splits, source):
 
 class Parser(argparse.ArgumentParser):
     """Reports a mistake in one line, as the other scripts do."""
+
+    def __init__(self, description):
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message):
         raise ValueError(f"{message}; --help says more")
@@ -269,7 +272,7 @@ def folder_main(argv):
         raise ValueError(f"no text found: {', '.join(args.paths)} has no file that matches --glob={args.glob!r}")
     root = os.path.commonpath([p.resolve().parent for p in files])
     prepare(args.name, files, args.tokenizer, {"text": source}, root)
-    print(f"train on it: python train.py --dataset={args.name} --out_dir=out/{Path(args.name).name}")
+    print(f"train on it: python train.py config/rope.py --dataset={args.name} --out_dir=out/{Path(args.name).name}")
     return 0
 
 

@@ -146,8 +146,8 @@ class Protocol:
         for name, text in texts.items():
             lines.append(
                 f"{name}: {text['documents']} documents, {text['crossing']:.0%} of the longest contexts cross "
-                f"documents, {text['bytes_per_token']:.3g} bytes a token; bands over {text['n']} {text['units']}, all "
-                f"lengths at once"
+                f"documents, {text['bytes_per_token']:.3g} bytes per token; bands over {text['n']} {text['units']}, "
+                f"all lengths at once"
             )
             if text["n"] < FEWEST_DOCUMENTS:
                 lines.append(f"note: {text['n']} {text['units']} are too few for a reliable band: raise --blocks")

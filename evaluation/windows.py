@@ -36,8 +36,8 @@ def choose_ends(split, longest, stride, n, seed):
     own = ends - longest >= split.docs[documents]
     if len(ends) < n:
         raise ValueError(
-            f"the validation text has {len(split.tokens):,} tokens, enough for {len(ends)} blocks with {longest:,} "
-            f"tokens of context, not for {n}: lower --blocks or --lengths, or choose another --dataset"
+            f"the validation text has {len(split.tokens):,} tokens, too few for {n} blocks with {longest:,} tokens of "
+            f"context: give shorter --lengths, such as --lengths=32,64,128, or choose another --dataset"
         )
     offset = np.random.default_rng(seed).random()
 

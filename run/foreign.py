@@ -153,13 +153,13 @@ def load_gpt2(name):
 def to_hugging_face(model, eot):
     """The model as one of transformers. eot: the id between documents, or None. ValueError where no architecture there
     computes the same."""
-    transformers, c = import_transformers(), model.config
+    c = model.config
     if c.pos_scheme not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"no architecture of Hugging Face computes pos_scheme={c.pos_scheme}: only {known} go there")
     if c.window or "0" in c.pos_pattern:
         raise ValueError("no architecture of Hugging Face has this scheme with a window or a pos_pattern")
-    theirs = ARCHITECTURES[c.pos_scheme]
+    transformers, theirs = import_transformers(), ARCHITECTURES[c.pos_scheme]
     shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
     exported = transformers.AutoModelForCausalLM.from_config(theirs.settings(transformers, c, shared))
     for p in exported.parameters():  # they have biases where we may have none

@@ -54,7 +54,9 @@ def test_table_json_and_picture_over_all_schemes(runs, tmp_path, capsys):
     last = with_learnable.split("    256  ")[1].splitlines()[0]
     assert last.split()[with_learnable.split().index("learnable") * 3] == "—" and "±" in last
     assert "the same 20 blocks of 1 tokens at every length" in out and "L*" in out
-    assert "tiny: 2 documents, 0% of the longest contexts cross documents, 1 bytes a token; bands over 20 blocks" in out
+    assert (
+        "tiny: 2 documents, 0% of the longest contexts cross documents, 1 bytes per token; bands over 20 blocks" in out
+    )
     assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -199,7 +201,7 @@ def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
         (["--lengths=a"], "lengths='a' must be whole numbers"),
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
-        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 3,080 tokens, enough for 1032 blocks"),
+        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 3,080 tokens, too few for 2000 blocks"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
         (["--block_tokens=1", "--protocol=position"], "of --protocol=position, only of: fixed, sliding"),
         (["--block_tokens=1", "--protocol=nonoverlapping"], "--block_tokens is not an option of --protocol=nonoverlap"),

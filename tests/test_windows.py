@@ -14,7 +14,7 @@ def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, 
     split = Split(np.zeros(sum(sizes), np.uint16), starts, 1)
     candidates = np.arange(longest, sum(sizes), stride)
     if len(candidates) < n:
-        with pytest.raises(ValueError, match=f"enough for {len(candidates)} blocks"):
+        with pytest.raises(ValueError, match=f"too few for {n} blocks"):
             choose_ends(split, longest, stride, n, seed)
         return
     ends, documents, crossing = choose_ends(split, longest, stride, n, seed)

@@ -57,7 +57,6 @@ def largest_difference(model, exported, n):
 
 def main(argv):
     cfg = config.load(ExportConfig, argv, list_field="runs")
-    transformers = import_transformers()
     checkpoint = checkpoints.load(cfg.runs[0])
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -65,6 +64,7 @@ def main(argv):
     model = checkpoint.model(torch.device("cpu"))
     tokenizer = checkpoint.tokenizer() if checkpoint.tokenizer_spec else None
     exported = to_hugging_face(model, tokenizer.eot if tokenizer else None)
+    transformers = import_transformers()
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".writing-") as temporary:

@@ -8,7 +8,6 @@ A document is a row, or a txt file. `datasets` tokenises them and keeps finished
 run was killed, the same command goes on from there.
 """
 
-import argparse
 import io
 import json
 import math
@@ -128,7 +127,7 @@ def write(folder, rows, held, tokenizer, num_proc):
 
 
 def main(argv):
-    parser = P.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = P.Parser(__doc__)
     add = parser.add_argument
     add("source", nargs="*", default=["Skylion007/openwebtext"], help="on the hub (default: OpenWebText), or files")
     add("--config", help="which configuration of a dataset that has several")
@@ -168,7 +167,7 @@ def main(argv):
     P.publish(folder, work / "written", tokenizer, splits, source)
     for old in folder.glob(".parts-*"):
         shutil.rmtree(old)
-    print(f"train on it: python train.py --dataset={name} --out_dir=out/{Path(name).name}")
+    print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0
 
 
