@@ -335,11 +335,11 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         Q, K = len(q_pos), len(k_pos)  # both run to the same position without a gap
-        r = F.pad(prepared[layer, ..., -K:], (0, Q))  # (H, D, K + Q), distance K−1 … 0, then nothing
+        r = F.pad(prepared[layer, ..., -K:], (1, 0))  # (H, D, 1 + K): nothing, then distance K−1 … 0
         by_distance = (q + (self.v - self.u)[:, None]) / math.sqrt(q.size(-1)) @ r
-        # The paper's relative shift: key c is at distance K−Q+i−c from query i, which is column Q−1−i+c. Entries above
+        # The paper's relative shift: key c is at distance K−Q+i−c from query i, which is column Q−i+c. Entries above
         # the diagonal are rubbish; the causal mask removes them.
-        return by_distance.flatten(-2)[..., Q - 1 : -1].unflatten(-1, (Q, K + Q - 1))[..., :K]
+        return by_distance.flatten(-2)[..., Q:].unflatten(-1, (Q, K))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def attend(q, k, v, positions, layer, window, dropout_p):
         queries, keys = q[:, :, start:end], k[:, :, seen]
         mask = block.visible(window)[None, None]  # four dimensions keep the fast kernel
         if positions.biased:
-            mask = torch.where(mask, block.bias(queries, keys, layer), -torch.inf).to(q.dtype)
+            mask = (block.bias(queries, keys, layer) + torch.where(mask, 0.0, -torch.inf)).to(q.dtype)
         blocks.append(F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale))
     return torch.cat(blocks[::-1], dim=2)[..., :D]
 
