@@ -24,6 +24,7 @@ from run.device import DTYPES, autocast, matmul_peak, pick_device, pick_dtype
 from run.tracking import WANDB_MODES, RunLog, Wandb, format_seconds, stamp
 from run.world import World
 
+OPTIMIZERS = ("adamw", "muon")
 VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
 
 
@@ -42,10 +43,13 @@ class TrainConfig(GPTConfig):
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
+    optimizer: str = "adamw"  # adamw, as nanoGPT; muon: Muon for the blocks' matrices, AdamW for the rest
     max_iters: int = 850  # steps
-    learning_rate: float = 4e-3
-    min_lr: float = 1e-4  # at the end of a cosine that begins after the warm-up
+    learning_rate: float = 4e-3  # AdamW's
+    muon_lr: float = 0.02  # Muon's; the two rise and fall together
+    min_lr: float = 1e-4  # AdamW's at the end
     warmup_iters: int = 100
+    cooldown: float = 0.0  # share of the steps, the last ones, in which the rates fall in a line; 0: a cosine
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
@@ -67,12 +71,13 @@ class TrainConfig(GPTConfig):
 
     def __post_init__(self):
         self.model_config(self.vocab_size or 1)  # checks the model's fields
-        at_least, rates = config.at_least, ("learning_rate", "min_lr", "weight_decay", "grad_clip")
+        at_least, rates = config.at_least, ("learning_rate", "muon_lr", "min_lr", "weight_decay", "grad_clip")
         at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
         at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size")
+        config.one_of(OPTIMIZERS, self, "optimizer")
         config.one_of(DTYPES, self, "dtype")
         config.one_of(WANDB_MODES, self, "wandb_mode")
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "cooldown"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         if "0" in self.window_pattern and not self.window:
@@ -93,23 +98,64 @@ class TrainConfig(GPTConfig):
 # Parts of a run
 
 
-def configure_optimizer(model, cfg):
-    """AdamW. Matrices and embeddings decay; biases, norms and what the scheme exempts do not."""
-    exempt = {f"pos.{name}" for name in model.pos.no_decay}
-    params = list(model.named_parameters())
-    decay = [p for name, p in params if p.dim() >= 2 and name not in exempt]
-    no_decay = [p for name, p in params if p.dim() < 2 or name in exempt]
-    groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
-    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(cfg.beta1, cfg.beta2), fused=True)
+class Optimizer:
+    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the blocks' matrices and AdamW for the rest: two
+    optimizers that step as one.
+
+    Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) makes the momentum of a matrix orthogonal before it
+    steps. Matrices and embeddings decay; biases, norms and what the scheme exempts do not."""
+
+    def __init__(self, model, cfg):
+        params = dict(model.named_parameters())
+        by_muon = [k for k, p in params.items() if cfg.optimizer == "muon" and ".h." in k and p.dim() == 2]
+        muon = [params.pop(k) for k in by_muon]
+        exempt = [params.pop(f"pos.{name}") for name in model.pos.no_decay]
+        groups = [
+            dict(params=[p for p in params.values() if p.dim() >= 2], weight_decay=cfg.weight_decay),
+            dict(params=[p for p in params.values() if p.dim() < 2] + exempt, weight_decay=0.0),
+        ]
+        self.parts = {"adamw": torch.optim.AdamW(groups, cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=True)}
+        if muon:
+            self.parts["muon"] = torch.optim.Muon(muon, cfg.muon_lr, cfg.weight_decay)
+        for group in self.groups():
+            group["initial_lr"] = group["lr"]
+
+    def groups(self):
+        return [group for part in self.parts.values() for group in part.param_groups]
+
+    def set_rates(self, share):
+        """Sets the learning rates to a share of their peaks."""
+        for group in self.groups():
+            group["lr"] = share * group["initial_lr"]
+
+    def step(self):
+        for part in self.parts.values():
+            part.step()
+
+    def zero_grad(self, set_to_none):
+        for part in self.parts.values():
+            part.zero_grad(set_to_none)
+
+    def state_dict(self):
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, saved):
+        """Takes the moments only: rates, decay and betas are those of this call."""
+        saved = {"adamw": saved} if "state" in saved else saved  # as files were before Muon
+        for name, part in self.parts.items():
+            part.load_state_dict(part.state_dict() | {"state": saved[name]["state"]})
 
 
-def learning_rate(cfg, step):
-    """Linear warm-up, then a cosine from learning_rate to min_lr, or to learning_rate if that is less, at max_iters."""
+def schedule(cfg, step):
+    """The share of the peak learning rates at a step: a linear warm-up, then a cosine, or a line over the last part of
+    the steps, to min_lr / learning_rate, or to 1 if that is less, at max_iters."""
     if step < cfg.warmup_iters:
-        return cfg.learning_rate * (step + 1) / (cfg.warmup_iters + 1)
+        return (step + 1) / (cfg.warmup_iters + 1)
+    low = min(1.0, cfg.min_lr / max(cfg.learning_rate, 1e-12))
+    if cfg.cooldown:
+        return low + (1 - low) * min(1.0, (cfg.max_iters - step) / (cfg.cooldown * cfg.max_iters))
     done = (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters)
-    low = min(cfg.min_lr, cfg.learning_rate)
-    return low + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (cfg.learning_rate - low)
+    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
 def share_rows(cfg, world):
@@ -177,7 +223,7 @@ def open_folder(cfg, dataset):
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
-    fixed = [k for k in changed if k in vars(checkpoint.config) or k in ("init_from", "the prepared text")]
+    fixed = [k for k in changed if k in vars(checkpoint.config) or k in ("init_from", "optimizer", "the prepared text")]
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
@@ -258,7 +304,7 @@ def train(cfg):
 
     # the model and its optimizer, the same in every process
     model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(device)
-    optimizer = configure_optimizer(model, cfg)
+    optimizer = Optimizer(model, cfg)
 
     # the batches, and the fixed part of the validation text
     rows, micro_steps, micro_rows = share_rows(cfg, world)
@@ -307,10 +353,9 @@ def train(cfg):
 
     loss_sum, logged_step, logged_at = torch.zeros((), device=device), step, time.perf_counter()
     while step < cfg.max_iters and not stopping:
-        # set the learning rate of this step
-        lr = learning_rate(cfg, step)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        # set the learning rates of this step
+        share = schedule(cfg, step)
+        optimizer.set_rates(share)
 
         # forward and backward, micro-step by micro-step
         for micro_step in range(micro_steps):
@@ -342,7 +387,7 @@ def train(cfg):
             train_loss = world.sum(loss_sum.item()) / (step - logged_step) / world.size
             tokens_per_s = (step - logged_step) * rows * cfg.block_size / (time.perf_counter() - logged_at)
             mfu = tokens_per_s * flops_per_token(model) / (world.size * peak)
-            row = {"train/loss": train_loss, "train/lr": lr, "train/grad_norm": grad_norm.item(),
+            row = {"train/loss": train_loss, "train/lr": cfg.learning_rate * share, "train/grad_norm": grad_norm.item(),
                    "train/tokens_per_s": tokens_per_s, "train/mfu": mfu}  # fmt: skip
             if evaluating:
                 row["val/loss"] = evaluate(model, dataset.val, val_starts, micro_rows, world, dtype)
@@ -353,7 +398,7 @@ def train(cfg):
                 )
             left = (time.perf_counter() - begin) / (step - first_step) * (cfg.max_iters - step)
             val = f" | val {row['val/loss']:.4f}" if evaluating else ""
-            log(step, row, f"step {step}/{cfg.max_iters} | train {train_loss:.4f}{val} | lr {lr:.1e} | "
+            log(step, row, f"step {step}/{cfg.max_iters} | train {train_loss:.4f}{val} | lr {row['train/lr']:.1e} | "
                 f"{tokens_per_s / 1e3:.1f}k tok/s | {mfu:.0%} MFU | {format_seconds(left)} left")  # fmt: skip
             loss_sum.zero_()
             logged_step, logged_at = step, time.perf_counter()

@@ -21,6 +21,10 @@ CALL_FIELDS = (
 )  # fmt: skip
 
 
+# How runs were trained before these settings existed.
+BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "cooldown": 0.0}
+
+
 @dataclass(frozen=True)
 class Overrides:
     """Where evaluation and sampling compute, and what they may change in a trained model."""
@@ -62,7 +66,7 @@ class Checkpoint:
         setting's default. Other code's model is an experiment of its own."""
         if not self.settings:
             return self.path
-        settings = asdict(self.config) | {"init_from": ""} | self.settings
+        settings = asdict(self.config) | self.settings
         same = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
         return json.dumps([same, self.dataset_hash], sort_keys=True)
 
@@ -188,4 +192,5 @@ def from_content(content, path):
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
     if spec_hash(spec) != content["tokenizer"].get("hash"):
         raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
-    return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}
+    known = {name: content[key] for key, (name, _) in FILE.items()}
+    return known | {"tokenizer_spec": spec, "settings": BEFORE | content["config"]}

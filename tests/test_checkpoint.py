@@ -11,7 +11,7 @@ import sample
 import train
 from model import GPTConfig
 from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS, Checkpoint
+from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
 
 
 def changed(run, folder, change):
@@ -35,7 +35,9 @@ def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
 
 def test_what_is_saved_is_loaded(tmp_path):
     spec = data.CharTokenizer("abc").spec
-    saved = Checkpoint({"w": torch.ones(3)}, GPTConfig(), 7, {"state": {}}, {"dataset": "x"}, 1.5, spec, "hash", 2)
+    saved = Checkpoint(
+        {"w": torch.ones(3)}, GPTConfig(), 7, {"state": {}}, BEFORE | {"dataset": "x"}, 1.5, spec, "hash", 2
+    )
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
         loaded = checkpoints.load(tmp_path / name)
@@ -60,8 +62,9 @@ def test_an_experiment_is_the_same_whatever_the_seed_and_the_call(trained):
 def test_runs_older_than_a_setting_belong_to_the_same_experiment_and_go_on(trained, tmp_path, capsys, refused):
     def older(content):
         del content["model_args"]["gelu_tanh"], content["experiment"]
-        for name in ("gelu_tanh", "window", "init_from"):
+        for name in ("gelu_tanh", "window", *BEFORE):
             del content["config"][name]
+        content["optimizer"] = content["optimizer"]["adamw"]
 
     run = trained("learnable")
     new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import math
 import os
 import re
@@ -68,9 +69,9 @@ def test_schemes_see_identical_batches(run_tiny, monkeypatch):
     assert all(torch.equal(torch.stack(seen[s]), torch.stack(seen["none"])) for s in SCHEMES)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatch, dropout, capsys):
-    flags = ["--pos_scheme=rope", f"--dropout={dropout}", "--max_iters=8", "--log_interval=1"]
+@pytest.mark.parametrize("more", ["--optimizer=adamw", "--optimizer=muon", "--dropout=0.3"])
+def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatch, more, capsys):
+    flags = ["--pos_scheme=rope", more, "--max_iters=8", "--log_interval=1"]
     whole, parts = run_tiny("whole", *flags), tmp_path / "parts"
     original, calls = data.Batches.__call__, []
 
@@ -129,8 +130,9 @@ def test_a_finished_run_says_so_and_another_is_never_overwritten(run_tiny, capsy
     assert f"{folder} is finished: 6 steps" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"another run \(learning_rate 0.004 there, 0.1 now.*--resume.*--overwrite"):
         run_tiny("r", "--learning_rate=0.1")
-    with pytest.raises(ValueError, match="cannot be resumed with another pos_scheme"):
-        run_tiny("r", "--pos_scheme=rope", "--resume")
+    for flag, name in (("--pos_scheme=rope", "pos_scheme"), ("--optimizer=muon", "optimizer")):
+        with pytest.raises(ValueError, match=f"cannot be resumed with another {name}"):
+            run_tiny("r", flag, "--resume")
     with pytest.raises(ValueError, match="exclude each other"):
         run_tiny("r", "--resume", "--overwrite")
     assert (folder / "latest.pt").read_bytes() == before
@@ -181,19 +183,45 @@ def test_log_line_reads_at_a_glance_and_a_warm_up_that_fills_the_run_is_reported
     assert "note: warmup_iters=6 is not over by step 6" in out
 
 
-def test_learning_rate_warms_up_then_falls_along_a_cosine():
-    cfg = TrainConfig(max_iters=100, warmup_iters=10, learning_rate=1.0, min_lr=0.1)
-    rates = [train.learning_rate(cfg, step) for step in (0, 9, 10, 55, 100)]
-    assert rates == pytest.approx([1 / 11, 10 / 11, 1.0, 0.55, 0.1])
+def test_a_resumed_run_takes_its_rates_decay_and_betas_from_the_call(run_tiny, tmp_path):
+    run_tiny("r", "--optimizer=muon", "--max_iters=3")
+    run_tiny(
+        "r", "--optimizer=muon", "--resume", "--weight_decay=0.5", "--beta1=0.3", "--muon_lr=0.1", "--learning_rate=0.2"
+    )
+    parts = load(tmp_path / "r").optimizer
+    adamw, _ = parts["adamw"]["param_groups"]
+    assert (adamw["weight_decay"], adamw["betas"], adamw["initial_lr"]) == (0.5, (0.3, 0.99), 0.2)
+    assert parts["muon"]["param_groups"][0]["weight_decay"] == 0.5
+    assert parts["muon"]["param_groups"][0]["initial_lr"] == 0.1
+    assert all("momentum_buffer" in state for state in parts["muon"]["state"].values())
+
+
+def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
+    cfg = TrainConfig(max_iters=100, warmup_iters=10, learning_rate=2.0, min_lr=0.2)
+    shares = [train.schedule(cfg, step) for step in (0, 9, 10, 55, 100)]
+    assert shares == pytest.approx([1 / 11, 10 / 11, 1.0, 0.55, 0.1])
+    cooling = dataclasses.replace(cfg, cooldown=0.4)
+    assert [train.schedule(cooling, step) for step in (9, 10, 60, 80, 100)] == pytest.approx([10 / 11, 1, 1, 0.55, 0.1])
     below_min_lr = TrainConfig(learning_rate=3e-5, warmup_iters=2, max_iters=10)  # never rises again
-    assert max(train.learning_rate(below_min_lr, step) for step in range(11)) == 3e-5
+    assert max(train.schedule(below_min_lr, step) for step in range(11)) == 1
+    optimizer = train.Optimizer(GPT(cfg.model_config(32)), dataclasses.replace(cfg, optimizer="muon", muon_lr=0.1))
+    optimizer.set_rates(0.5)
+    assert [group["lr"] for group in optimizer.groups()] == [1.0, 1.0, 0.05]
 
 
-def test_weight_decay_is_for_matrices_alone():
-    model = GPT(GPTConfig(16, 32, 1, 2, 8, pos_scheme="t5"))  # exempts its table
-    for group in train.configure_optimizer(model, TrainConfig()).param_groups:
-        decays = [p.dim() >= 2 and p is not model.pos.table for p in group["params"]]
-        assert set(decays) == {group["weight_decay"] == 0.1}
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_every_parameter_has_one_optimizer_and_weight_decay_is_for_matrices_alone(scheme):
+    model = GPT(GPTConfig(16, 32, 1, 2, 8, pos_scheme=scheme))
+    exempt = [getattr(model.pos, name) for name in model.pos.no_decay]
+    for name in train.OPTIMIZERS:
+        parts = train.Optimizer(model, TrainConfig(optimizer=name)).parts
+        adamw, muon = ([g for g in parts[k].param_groups] if k in parts else [] for k in ("adamw", "muon"))
+        held = [p for group in adamw + muon for p in group["params"]]
+        assert len(held) == len({id(p) for p in held}) == len(list(model.parameters()))
+        assert sum(len(group["params"]) for group in muon) == (4 if name == "muon" else 0)  # the matrices of one block
+        for group in adamw + muon:
+            decays = {p.dim() >= 2 and all(p is not e for e in exempt) for p in group["params"]}
+            assert decays <= {group["weight_decay"] == 0.1}
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -240,6 +268,8 @@ def test_fine_tuning_with_scaling_remembers_the_first_length(trained, tmp_path):
         (["--rope_factor=4", "--pos_scheme=rope"], "rope_factor=4.0 does nothing without rope_scaling"),
         (["--rope_scaling=dynamic", "--pos_scheme=rope"], "rope_scaling='dynamic' is not one of"),
         (["--pos_pattern=10"], "learnable enters once, at the embedding"),
+        (["--optimizer=sgd"], "optimizer='sgd' is not one of: adamw, muon"),
+        (["--cooldown=1"], "cooldown=1.0 must lie in [0, 1)"),
         (["--window=-1"], "window=-1 must be at least 0"),
         (["--window_pattern=1x"], "window_pattern='1x' must be of 1s and 0s"),
         (["--window_pattern=10"], "window_pattern=10 does nothing without a window"),

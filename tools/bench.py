@@ -20,7 +20,7 @@ from tqdm import tqdm
 import config
 from model import GPT, SCHEMES, GPTConfig
 from run.device import autocast, pick_device, pick_dtype
-from train import TrainConfig, configure_optimizer
+from train import Optimizer, TrainConfig
 
 BASE = GPTConfig.pos_scheme  # what speeds are relative to: GPT-2's own scheme
 
@@ -57,7 +57,7 @@ def main(argv):
     pairs = {"nanoGPT": nanogpt(cfg, device)} if cfg.nanogpt else {}
     for scheme in dict.fromkeys([BASE, *SCHEMES]):  # BASE comes first
         model = GPT(dataclasses.replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme)).to(device)
-        pairs[scheme] = model, configure_optimizer(model, cfg)
+        pairs[scheme] = model, Optimizer(model, cfg)
     compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
     models = {name: torch.compile(model) if compiled else model for name, (model, _) in pairs.items()}
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
