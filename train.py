@@ -431,15 +431,14 @@ def eval_only(cfg):
     checkpoint.tokenizer(dataset)  # must be the same
     world = World(pick_device(cfg.device))
     model = checkpoint.model(world.device)
-    starts = dataset.val.val_starts(model.config.block_size)
+    T, starts = model.config.block_size, dataset.val.val_starts(model.config.block_size)
+    text = f"all of the validation text, {len(starts):,} windows of {T} tokens"
+    print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:", flush=True)
     dtype = pick_dtype(cfg.dtype, world.device)
     loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, dtype, checkpoint.path)
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
-    print(
-        f"{checkpoint.path}, step {checkpoint.step}: {loss:.4f} nats per token, {bits:.4f} bits per byte, "
-        f"over all of the validation text ({len(starts):,} windows of {model.config.block_size} tokens)"
-    )
+    print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
     return loss
 
 

@@ -172,7 +172,7 @@ def test_eval_only_is_the_mean_over_all_of_the_validation_text(trained, capsys, 
     n = (len(tokens) - 1) // 16 * 16
     x, y = tokens[:n].view(-1, 16), tokens[1 : n + 1].view(-1, 16)
     loss = load(folder, "best").model(torch.device("cpu"))(x, y)[1].item()
-    assert f": {loss:.4f} nats per token, {loss / math.log(2):.4f} bits per byte" in capsys.readouterr().out
+    assert f":\n{loss:.4f} nats per token, {loss / math.log(2):.4f} bits per byte" in capsys.readouterr().out
 
 
 def test_log_line_reads_at_a_glance_and_a_warm_up_that_fills_the_run_is_reported(run_tiny, capsys):
