@@ -132,9 +132,9 @@ class Optimizer:
         for part in self.parts.values():
             part.step()
 
-    def zero_grad(self, set_to_none):
+    def zero_grad(self):
         for part in self.parts.values():
-            part.zero_grad(set_to_none)
+            part.zero_grad()
 
     def state_dict(self):
         return {name: part.state_dict() for name, part in self.parts.items()}
@@ -218,8 +218,7 @@ def open_folder(cfg, dataset):
             raise ValueError(f"there is no run to resume in {folder}")
         return None
     checkpoint = checkpoints.load(folder, "latest")
-    old = dataclasses.asdict(TrainConfig()) | checkpoint.settings  # an old checkpoint lacks newer settings
-    new = dataclasses.asdict(cfg)
+    old, new = checkpoint.settings, dataclasses.asdict(cfg)
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
@@ -373,7 +372,7 @@ def train(cfg):
         # clip the gradient and update the weights
         grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         step += 1
 
         # stop after the same step in every process
@@ -431,7 +430,8 @@ def eval_only(cfg):
     checkpoint.tokenizer(dataset)  # must be the same
     world = World(pick_device(cfg.device))
     model = checkpoint.model(world.device)
-    T, starts = model.config.block_size, dataset.val.val_starts(model.config.block_size)
+    T = model.config.block_size
+    starts = dataset.val.val_starts(T)
     text = f"all of the validation text, {len(starts):,} windows of {T} tokens"
     print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:", flush=True)
     dtype = pick_dtype(cfg.dtype, world.device)

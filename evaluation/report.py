@@ -36,8 +36,9 @@ def pool_seeds(protocol, measured):
         result = results[shortest] = dict(measured[shortest][-1])
         if len(names) > 1:
             each, seeds = [measured[n][1] for n in names], {n: measured[n][-1]["rows"] for n in names}
-            common = set.intersection(*map(set, each)) - {"key"}
+            common = set.intersection(*map(set, each)) - {"key", "ends", "documents"}
             mean = {key: np.mean([found[key] for found in each], axis=0) for key in common}
+            mean["documents"] = each[0]["documents"]  # the same in all, as the blocks are
             rows, _ = protocol.rows(mean, result["training_length"])
             for n, row in rows.items():
                 for key in ("loss", "delta") if row else ():

@@ -20,7 +20,6 @@ CALL_FIELDS = (
     "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
-
 # How runs were trained before these settings existed.
 BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "cooldown": 0.0}
 
@@ -62,12 +61,10 @@ class Checkpoint:
 
     @property
     def experiment(self):
-        """Equal for runs that differ in their seed alone. A run that is older than a setting of the model has that
-        setting's default. Other code's model is an experiment of its own."""
+        """Equal for runs that differ in their seed alone. Other code's model is an experiment of its own."""
         if not self.settings:
             return self.path
-        settings = asdict(self.config) | self.settings
-        same = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
+        same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
         return json.dumps([same, self.dataset_hash], sort_keys=True)
 
     def save(self, folder, is_best):
@@ -170,6 +167,8 @@ def load(path, which="best"):
         config = GPTConfig(**known["config"])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} does not fit model.py: {error}") from None
+    if "settings" in known:  # a file that is older than a setting lacks it
+        known["settings"] = asdict(config) | BEFORE | known["settings"]
     return Checkpoint(**known | {"config": config, "path": str(path), "folder": folder})
 
 
@@ -192,5 +191,4 @@ def from_content(content, path):
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
     if spec_hash(spec) != content["tokenizer"].get("hash"):
         raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
-    known = {name: content[key] for key, (name, _) in FILE.items()}
-    return known | {"tokenizer_spec": spec, "settings": BEFORE | content["config"]}
+    return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}

@@ -36,7 +36,15 @@ def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
 def test_what_is_saved_is_loaded(tmp_path):
     spec = data.CharTokenizer("abc").spec
     saved = Checkpoint(
-        {"w": torch.ones(3)}, GPTConfig(), 7, {"state": {}}, BEFORE | {"dataset": "x"}, 1.5, spec, "hash", 2
+        {"w": torch.ones(3)},
+        GPTConfig(),
+        7,
+        {"state": {}},
+        asdict(GPTConfig()) | BEFORE | {"dataset": "x"},
+        1.5,
+        spec,
+        "hash",
+        2,
     )
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):

@@ -71,7 +71,7 @@ def main(argv):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
             loss.item()  # waits for the loss
             if device.type == "cuda":
                 torch.cuda.synchronize()  # waits for all

@@ -4,6 +4,7 @@ Fixed schemes need no run. What is learned is drawn from the given runs: if a sc
 named like the scheme, else from the first. docs/position-encoding.md explains the pictures.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -206,8 +207,9 @@ def main(argv):
             print(f"{name}: left out, it needs a {missing[0]} run: python train.py config/{missing[0]}.py")
         else:
             figures[name] = draw(*(models[scheme] for scheme in needed))
+    load_text = functools.cache(data.load)
     texts = {name: found[name].settings.get("dataset") for name in models}  # other people's models have none
-    if splits := {name: data.load(text).val for name, text in texts.items() if text}:
+    if splits := {name: load_text(text).val for name, text in texts.items() if text}:
         figures["scores"] = draw_scores(models, splits)
 
     folder = Path(cfg.results_dir) / "schemes"
