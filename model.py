@@ -21,6 +21,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 INIT_STD = 0.02  # GPT-2's, for every matrix and embedding
+LOGITS = 2**26  # of more logits than these, training holds a part at a time
 QUERY_BLOCK = 128  # queries that attend at a time where a mask is needed: the mask is (QUERY_BLOCK, S), never (T, S)
 
 
@@ -38,6 +39,7 @@ class GPTConfig:
     pos_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 leaves positions out of every fourth layer
     window: int = 0  # a query sees only the last `window` keys; 0: all
     window_pattern: str = ""  # likewise: 1110 lets every fourth layer see all keys
+    sinusoidal_size: float = INIT_STD  # sinusoidal's: the RMS of its table. Token embeddings start at 0.02 and grow
     rope_theta: float = 10000.0  # rope's base
     rope_scaling: str = "none"  # rope past rope_block_size: none, linear (PI), ntk, yarn
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
@@ -137,16 +139,22 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
     """Vaswani et al. 2017 (arXiv 1706.03762): PE(p, 2i) = sin(p/10000^(2i/C)), PE(p, 2i+1) = cos(same), added
     to the token embedding and defined for every p.
 
-    Deviation: the table is scaled to the embeddings' size. Sines have RMS 1/sqrt(2), GPT-2's embeddings 0.02,
-    and at full size the sines drown the tokens. (Vaswani scales the embedding by sqrt(C) instead.)
+    Deviation: the table is scaled to an RMS of sinusoidal_size, to be tuned like a learning rate. Unscaled it has
+    1/sqrt(2), in which embeddings of GPT-2's size drown. (Vaswani scales the embedding by sqrt(C) instead.)
     """
 
-    amplitude = INIT_STD * math.sqrt(2)
+    options = ("sinusoidal_size",)
 
     @staticmethod
     def check(config):
         if config.n_embd % 2:
             raise ValueError(f"n_embd={config.n_embd} must be even: {config.pos_scheme} pairs its channels")
+        if not config.sinusoidal_size > 0:
+            raise ValueError(f"sinusoidal_size={config.sinusoidal_size} must be above 0")
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.amplitude = config.sinusoidal_size * math.sqrt(2)
 
     def embed(self, x, pos):
         a = pos[:, None] * frequencies(x.size(-1), pos.device)
@@ -261,7 +269,7 @@ class ALiBi(PositionScheme, name="alibi"):
 
     Computed without a mask, so that the flash kernel serves it: −m·i is constant within a row and drops out of
     the softmax, and m·j is the product of a query channel m·sqrt(D) and a key channel j. bfloat16 holds 8 bits, so
-    j is split into three digits (exact below 2^24) and the slope into two parts (16 bits).
+    there j is split into three digits (exact below 2^24) and the slope into two parts (16 bits): six channels.
     """
 
     def __init__(self, config):
@@ -270,17 +278,20 @@ class ALiBi(PositionScheme, name="alibi"):
         self.slopes = alibi_slopes(config.n_head)
 
     def prepare(self, q_pos, k_pos):
-        pad = -(self.head_size + 6) % 8  # kernels want a width that is a multiple of 8
-        m = torch.tensor(self.slopes, device=q_pos.device) * math.sqrt(self.head_size)
+        """For each width of float the channels of q (H, 1, n) and of k (T, n)."""
+        m = torch.tensor(self.slopes, device=q_pos.device)[:, None, None] * math.sqrt(self.head_size)
         high = m.to(torch.bfloat16).float()
-        q_channels = torch.stack([high] * 3 + [m - high] * 3, dim=-1)[None, :, None]  # (1, H, 1, 6)
-        digits = [q_pos // 65536 * 65536, q_pos // 256 % 256 * 256, q_pos % 256]
-        k_channels = torch.stack(digits * 2, dim=-1).float()  # (T, 6)
-        return F.pad(q_channels, (0, pad)), F.pad(k_channels, (0, pad))
+        digits = torch.stack([q_pos // 65536 * 65536, q_pos // 256 % 256 * 256, q_pos % 256], dim=-1)
+        return (m, q_pos[:, None]), (torch.cat([high] * 3 + [m - high] * 3, dim=-1), digits.repeat(1, 2))
 
     def rotate(self, q, k, prepared):
-        q_channels, k_channels = (c.to(q.dtype).expand(*q.shape[:3], -1) for c in prepared)
-        return torch.cat((q, q_channels), dim=-1), torch.cat((k, k_channels), dim=-1)
+        channels = prepared[q.dtype.itemsize < 4]
+        pad = -(self.head_size + channels[0].size(-1)) % 8 if q.is_cuda else 0  # its kernels want a multiple of 8
+
+        def widen(x, channels):
+            return torch.cat((x, F.pad(channels.to(x.dtype), (0, pad)).expand(*x.shape[:3], -1)), dim=-1)
+
+        return widen(q, channels[0]), widen(k, channels[1])
 
 
 class T5(PositionScheme, name="t5"):
@@ -383,6 +394,10 @@ class KVCache:
         self.pos = 0
         self.stores = {}  # (layer, "k" or "v") -> buffer (B, H, capacity, width), begin and end of what is kept
 
+    def repeat(self, n):
+        """Makes n rows of each."""
+        self.stores = {key: (store.repeat_interleave(n, 0), *span) for key, (store, *span) in self.stores.items()}
+
     def append(self, key, new, keep):
         """Adds a layer's new keys or values (B, H, T, ·). Returns the kept and the new ones, (B, H, S, ·), and keeps
         the last `keep` of them for the next call (None: all)."""
@@ -423,6 +438,33 @@ def attend(q, k, v, positions, layer, window, dropout_p):
             mask = (block.bias(queries, keys, layer) + torch.where(mask, 0.0, -torch.inf)).to(q.dtype)
         blocks.append(F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale))
     return torch.cat(blocks[::-1], dim=2)[..., :D]
+
+
+class LossInParts(torch.autograd.Function):
+    """Mean cross-entropy, in nats, of hidden (N, C) @ weight.T (V, C) against targets (N,), without ever holding all
+    (N, V) logits. The gradients of each part are computed along with it, so nothing is computed twice."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets):
+        total, grad_hidden, grad_weight = 0.0, torch.empty_like(hidden), torch.zeros_like(weight)
+        rows = max(1, LOGITS // len(weight))
+        for h, t, grad_h in zip(hidden.split(rows), targets.split(rows), grad_hidden.split(rows), strict=True):
+            logits = F.linear(h, weight)
+            log_probs = logits.float().log_softmax(dim=-1)
+            total = total + F.nll_loss(log_probs, t, reduction="sum")
+            if any(ctx.needs_input_grad):
+                grad = log_probs.exp_()  # of cross-entropy: the probabilities, minus 1 at the target
+                grad[torch.arange(len(t), device=t.device), t] -= 1
+                grad = grad.to(logits.dtype)
+                grad_h.copy_(grad @ weight)
+                grad_weight += grad.T @ h
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return total / len(targets)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * (grad / len(grad_hidden)), grad_weight * (grad / len(grad_hidden)), None
 
 
 class CausalSelfAttention(nn.Module):
@@ -540,31 +582,40 @@ class GPT(nn.Module):
         return self.transformer.ln_f(x)
 
     def forward(self, idx, targets=None, cache=None):
-        """With targets (B, T): logits (B, T, V) and their mean loss in nats per token. Without: the logits of the last
-        position (B, 1, V), and None."""
+        """With targets (B, T): logits (B, T, V), or None where they are more than LOGITS, and their mean loss in nats
+        per token. Without: the logits of the last position (B, 1, V), and None."""
         if targets is None:
             return self.lm_head(self.hidden(idx, cache, last=1)), None
-        logits = self.lm_head(self.hidden(idx, cache))
+        hidden = self.hidden(idx, cache)
+        if targets.numel() * self.config.vocab_size > LOGITS:
+            return None, LossInParts.apply(hidden.flatten(0, 1), self.lm_head.weight, targets.flatten())
+        logits = self.lm_head(hidden)
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @torch.no_grad()
-    def stream(self, idx, max_new_tokens, temperature=1.0, top_k=0, top_p=1.0, generator=None, n_vocab=None):
-        """Yields the next token of every row of idx (B, T), as (B,), max_new_tokens times. Draws only ids below
-        n_vocab; the others pad the vocabulary. Past max_positions, each token sees the last max_positions tokens, as in
-        nanoGPT."""
+    def stream(
+        self, idx, max_new_tokens, temperature=1.0, top_k=0, top_p=1.0, generator=None, n_vocab=None, num_samples=1
+    ):
+        """Yields the next token of num_samples continuations of every row of idx (B, T), as (B·num_samples,),
+        max_new_tokens times. The prompt is read once for all of a row's samples. Draws only ids below n_vocab; the
+        others pad the vocabulary. Past max_positions, each token sees the last max_positions tokens, as in nanoGPT."""
         cache, new, limit = KVCache(), idx, self.config.max_positions
-        for _ in range(max_new_tokens):
+        for n in range(max_new_tokens):
             if limit is not None and cache.pos + new.size(1) > limit:
                 cache, new = KVCache(), idx[:, -limit:]
             logits = self(new, cache=cache)[0][:, -1, :n_vocab].float()
+            if n == 0:
+                logits, idx = (t.repeat_interleave(num_samples, 0) for t in (logits, idx))
+                cache.repeat(num_samples)
             new = draw(logits, temperature, top_k, top_p, generator)
             yield new[:, 0]
             if limit is not None:
                 idx = torch.cat((idx, new), dim=1)
 
-    def generate(self, idx, max_new_tokens, **sampling):
-        """idx (B, T) followed by what `stream` yields: (B, T + max_new_tokens)."""
-        return torch.cat([idx, *(new[:, None] for new in self.stream(idx, max_new_tokens, **sampling))], dim=1)
+    def generate(self, idx, max_new_tokens, num_samples=1, **sampling):
+        """Every row of idx (B, T), num_samples times, followed by what `stream` yields: (B·num_samples, T + new)."""
+        tokens = self.stream(idx, max_new_tokens, num_samples=num_samples, **sampling)
+        return torch.cat([idx.repeat_interleave(num_samples, 0), *(new[:, None] for new in tokens)], dim=1)
 
 
 def draw(logits, temperature, top_k, top_p, generator=None):

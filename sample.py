@@ -67,9 +67,10 @@ def sample(cfg, out=sys.stdout):
         print(f"note: {end if limit else f'the text goes past the training length, {trained} tokens'}", file=sys.stderr)
 
     # draw tokens, and write the first row as it grows
-    idx = torch.tensor([ids] * cfg.num_samples, device=device)
+    idx = torch.tensor([ids], device=device)
     generator = torch.Generator(device).manual_seed(cfg.seed)
-    tokens = model.stream(idx, n_new, cfg.temperature, cfg.top_k, cfg.top_p, generator, tokenizer.n_vocab)
+    drawing = (cfg.temperature, cfg.top_k, cfg.top_p, generator, tokenizer.n_vocab, cfg.num_samples)
+    tokens = model.stream(idx, n_new, *drawing)
     # a character may lie across two tokens, so each row's decoder waits for whole characters
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
     texts = [prompt] * cfg.num_samples

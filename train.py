@@ -24,7 +24,9 @@ from run.device import DTYPES, autocast, matmul_peak, pick_device, pick_dtype
 from run.tracking import WANDB_MODES, RunLog, Wandb, format_seconds, stamp
 from run.world import World
 
-OPTIMIZERS = ("adamw", "muon")
+OPTIMIZERS = ("muon", "adamw")
+DECAYS = ("linear", "cosine")
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
 
 
@@ -43,13 +45,13 @@ class TrainConfig(GPTConfig):
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
-    optimizer: str = "adamw"  # adamw, as nanoGPT; muon: Muon for the blocks' matrices, AdamW for the rest
+    optimizer: str = "muon"  # muon: Muon for the blocks' matrices, AdamW for the rest; adamw, as nanoGPT
     max_iters: int = 850  # steps
     learning_rate: float = 4e-3  # AdamW's
-    muon_lr: float = 0.02  # Muon's; the two rise and fall together
-    min_lr: float = 1e-4  # AdamW's at the end
-    warmup_iters: int = 100
-    cooldown: float = 0.0  # share of the steps, the last ones, in which the rates fall in a line; 0: a cosine
+    muon_lr: float = 0.04  # Muon's; the two rise and fall together
+    warmup_iters: int = 30
+    decay: str = "linear"  # how the rates fall after the warm-up: linear, cosine
+    min_lr: float = 0.0  # AdamW's at the end
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
@@ -65,6 +67,7 @@ class TrainConfig(GPTConfig):
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
+    compile_mode: str = "default"  # torch.compile's; reduce-overhead: CUDA graphs, for models too small for their GPU
     wandb_mode: str = "auto"  # online, offline, disabled; auto: online with a login, else offline
     wandb_project: str = "length"
     wandb_group: str = ""  # default: the dataset
@@ -75,9 +78,11 @@ class TrainConfig(GPTConfig):
         at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
         at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size")
         config.one_of(OPTIMIZERS, self, "optimizer")
+        config.one_of(DECAYS, self, "decay")
         config.one_of(DTYPES, self, "dtype")
+        config.one_of(COMPILE_MODES, self, "compile_mode")
         config.one_of(WANDB_MODES, self, "wandb_mode")
-        for name in ("beta1", "beta2", "cooldown"):
+        for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         if "0" in self.window_pattern and not self.window:
@@ -147,15 +152,13 @@ class Optimizer:
 
 
 def schedule(cfg, step):
-    """The share of the peak learning rates at a step: a linear warm-up, then a cosine, or a line over the last part of
-    the steps, to min_lr / learning_rate, or to 1 if that is less, at max_iters."""
+    """The share of the peak learning rates at a step: a linear warm-up, then a line or a cosine to min_lr /
+    learning_rate, or to 1 if that is less, at max_iters."""
     if step < cfg.warmup_iters:
         return (step + 1) / (cfg.warmup_iters + 1)
     low = min(1.0, cfg.min_lr / max(cfg.learning_rate, 1e-12))
-    if cfg.cooldown:
-        return low + (1 - low) * min(1.0, (cfg.max_iters - step) / (cfg.cooldown * cfg.max_iters))
-    done = (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters)
-    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    left = 1 - min(1.0, (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters))
+    return low + (1 - low) * (left if cfg.decay == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
 
 
 def share_rows(cfg, world):
@@ -329,7 +332,7 @@ def train(cfg):
     # compile the model, and let several processes average their gradients
     torch.backends.cuda.matmul.allow_tf32 = True
     compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
-    step_model = world.wrap(torch.compile(model) if compiled else model)
+    step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
     peak = matmul_peak(device, dtype)
@@ -364,6 +367,7 @@ def train(cfg):
                 torch.manual_seed(hash((cfg.seed, step, micro_step, world.rank)))
             if world.size > 1:  # gradients are exchanged once a step
                 step_model.require_backward_grad_sync = micro_step == micro_steps - 1
+            torch.compiler.cudagraph_mark_step_begin()  # what CUDA graphs computed before may now be overwritten
             with autocast(device, dtype):
                 loss = step_model(x, y)[1] / micro_steps
             loss.backward()

@@ -17,11 +17,11 @@ from run.device import DTYPES
 # These may differ in every call that goes on with a run. The other settings, but for the seed, identify the experiment.
 CALL_FIELDS = (
     "out_dir", "resume", "overwrite", "eval_only", "eval_interval", "log_interval", "device", "dtype", "compile",
-    "wandb_mode", "wandb_project", "wandb_group",
+    "compile_mode", "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
 # How runs were trained before these settings existed.
-BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "cooldown": 0.0}
+BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine"}
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_runs_older_than_a_setting_belong_to_the_same_experiment_and_go_on(train
             del content["config"][name]
         content["optimizer"] = content["optimizer"]["adamw"]
 
-    run = trained("learnable")
+    run = trained("learnable", optimizer="adamw", decay="cosine", muon_lr=0.02)
     new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
     assert old.config == new.config and old.experiment == new.experiment
     flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]

@@ -81,7 +81,8 @@ def test_every_shipped_config_is_valid(path):
 
 def test_every_scheme_has_a_config_of_its_name():
     for name in SCHEMES.keys() - {"kerple"}:  # README's example
-        assert config.read_file(train.TrainConfig, f"{CONFIGS[0].parent}/{name}.py") == {"pos_scheme": name}
+        values = config.read_file(train.TrainConfig, f"{CONFIGS[0].parent}/{name}.py")
+        assert values.pop("pos_scheme") == name and values.keys() <= set(SCHEMES[name].options)  # else as all others
 
 
 @pytest.mark.parametrize("module", [train, sample, eval_length])

@@ -210,7 +210,7 @@ def test_a_name_of_the_hub_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path
 
 
 def test_training_begins_from_it(foreign, dataset, tmp_path, capsys, refused):
-    flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--min_lr=0", "--device=cpu"]
+    flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--muon_lr=0", "--device=cpu"]
     assert "does not say which text it was trained on" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
     assert not (tmp_path / "r").exists()
     theirs = checkpoints.load(foreign)

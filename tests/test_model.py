@@ -43,9 +43,9 @@ def tokens(model, B, T, seed=0):
 
 def reference_embedding(scheme, C, p, model):
     """What is added to the token embedding at position p."""
-    if scheme == "sinusoidal":  # Vaswani 2017, section 3.5, at the size of GPT-2's embeddings
+    if scheme == "sinusoidal":  # Vaswani 2017, section 3.5, at its own size
         row = [(math.sin if c % 2 == 0 else math.cos)(p / 10000 ** ((c - c % 2) / C)) for c in range(C)]
-        return 0.02 * math.sqrt(2) * torch.tensor(row, dtype=torch.float64)
+        return model.config.sinusoidal_size * math.sqrt(2) * torch.tensor(row, dtype=torch.float64)
     if scheme == "learnable":
         return model.pos.wpe.weight.data[p]
     return torch.zeros(C, dtype=torch.float64)
@@ -239,11 +239,34 @@ def test_the_last_hidden_states_alone_are_those_of_the_whole(scheme, window):
 
 
 @pytest.mark.parametrize("scheme", ALL)
-def test_a_model_compiles_into_one_graph(scheme):
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_training_compiles_into_one_graph_once(scheme):
+    torch._dynamo.reset()
     model = build(scheme).float()
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    idx = tokens(model, 2, 24)
-    torch.testing.assert_close(compiled(idx, idx)[1], model(idx, idx)[1])
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for n in range(3):
+        idx = tokens(model, 2, 24, seed=n)
+        loss = compiled(idx, idx)[1]
+        torch.testing.assert_close(loss, model(idx, idx)[1])
+        loss.backward()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 48])
+def test_a_loss_in_parts_is_the_loss(rows, monkeypatch):
+    model = build("rope")
+    idx, targets = tokens(model, 2, 24), tokens(model, 2, 24, seed=1)
+    results = {}
+    for limit in (2**26, 11 * rows - 1, 11 * rows):  # all at once; in parts, of which the last is smaller
+        monkeypatch.setattr(M, "LOGITS", limit)
+        model.zero_grad()
+        logits, loss = model(idx, targets)
+        (3 * loss).backward()
+        assert (logits is None) == (limit < 11 * 48)
+        results[limit] = [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+        with torch.no_grad():
+            torch.testing.assert_close(model(idx, targets)[1], loss.detach())
+    for parts in results.values():
+        torch.testing.assert_close(parts, results[2**26])
 
 
 @pytest.mark.parametrize("scheme", ALL)
