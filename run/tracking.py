@@ -3,13 +3,19 @@
 import contextlib
 import json
 import os
+import queue
+import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 from data import write_atomically
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
+PATIENCE = 10  # seconds that a run waits for wandb at its end
 
 
 def read_metrics(folder):
@@ -62,65 +68,62 @@ def stamp():
 
 
 class Wandb:
-    """One wandb run that never prompts, never blocks for long and never stops the work: it reports a fault once, on
-    stderr, and then logs nothing. 'auto' is WANDB_MODE, else online with a login and offline without."""
+    """One wandb run, in a process of its own (run/wandb_process.py): it never prompts, and the work never waits for it
+    but for PATIENCE seconds at the end. 'auto' is WANDB_MODE, else online with a login and offline without."""
 
     def __init__(self, mode, project, group, id, job_type, config, axes):
-        """mode: one of WANDB_MODES. axes: {prefix: step metric}: wandb draws every `prefix/*` against that metric."""
-        self.run = None
+        """mode: one of WANDB_MODES. axes: {prefix: step metric}: wandb draws every `prefix/*` against that metric.
+        ValueError where WANDB_MODE is none of them."""
         if mode == "auto":
             mode = os.environ.get("WANDB_MODE") or "auto"
+            if mode not in WANDB_MODES:
+                raise ValueError(f"WANDB_MODE={mode!r} is not one of: {', '.join(WANDB_MODES[1:])}")
+        self.process = None
         if mode == "disabled":
             return
-        import wandb  # half a second, so only where it is used
+        command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py")]
+        self.process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
+        self.calls = queue.SimpleQueue()
+        self.sender = threading.Thread(target=self._send, daemon=True)  # a full pipe must not hold the work either
+        self.sender.start()
+        names = dict(project=project, group=group, id=id, name=id, job_type=job_type)
+        self.calls.put(names | dict(mode=mode, axes=axes, config=config))
 
-        self.wandb = wandb
-        options = dict(project=project, group=group, id=id, name=id, job_type=job_type, config=config)
-        options["settings"] = dict(silent=True, console="off", init_timeout=20)
-        try:
-            if mode == "auto":
-                wandb.setup(wandb.Settings(silent=True))
-                mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
-            try:
-                self.run = wandb.init(mode=mode, **options)
-            except wandb.errors.Error as error:  # no login, or no network
-                if mode == "offline":
-                    raise
-                print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
-                self.run = wandb.init(mode="offline", **options)
-            for prefix, step_metric in axes.items():
-                self.run.define_metric(step_metric, hidden=True)
-                self.run.define_metric(f"{prefix}/*", step_metric=step_metric)
-        except Exception as error:
-            self._give_up(error)
+    def _send(self):
+        with contextlib.suppress(OSError), self.process.stdin as pipe:  # OSError: it has ended, and said why
+            while (call := self.calls.get()) is not None:
+                pipe.write(json.dumps(call) + "\n")
+                pipe.flush()
+
+    def _call(self, method, argument):
+        if self.process:
+            self.calls.put((method, argument))
 
     def log(self, row):
-        self._do(lambda: self.run.log(row))
+        self._call("log", row)
 
     def image(self, key, path):
-        self._do(lambda: self.run.log({key: self.wandb.Image(str(path))}))
+        self._call("image", {key: str(path)})
 
     def summary(self, values):
-        self._do(lambda: self.run.summary.update(values))
+        self._call("summary", values)
 
     def finish(self):
         """Ends the run. Returns the lines that say where its charts are."""
-        run = self.run
-        if run is None:
+        if not self.process:
             return []
-        folder = os.path.relpath(Path(run.settings.sync_dir).parent)
-        offline = [f"charts    wandb leet {folder}", f"upload    wandb sync {folder}/offline-run-*"]
-        lines = offline if run.settings._offline else [f"charts    {run.url}"]
-        self._do(run.finish)
-        return lines
-
-    def _do(self, action):
-        if self.run is not None:
-            try:
-                action()
-            except Exception as error:
-                self._give_up(error)
-
-    def _give_up(self, error):
-        print(f"wandb failed and is left out from here on: {error}", file=sys.stderr)
-        self.run = None
+        self.calls.put(None)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)  # with the server that it has started
+            self.process.wait()
+            print(f"wandb did not finish within {PATIENCE} s and was ended", file=sys.stderr)
+        place = self.process.stdout.readline()
+        if not place:
+            return []
+        place = json.loads(place)
+        folder = os.path.relpath(place["folder"])
+        if place["url"] and self.process.returncode == 0:
+            return [f"charts    {place['url']}"]
+        return [f"charts    wandb leet {Path(folder).parent}", f"upload    wandb sync {folder}"]
