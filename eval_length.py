@@ -27,6 +27,7 @@ from evaluation.protocols import PROTOCOLS
 from evaluation.report import pool_seeds, report, result_of
 from evaluation.windows import Subject
 from run import checkpoint as checkpoints
+from run import files
 from run.checkpoint import Checkpoint, Overrides
 from run.device import pick_device, pick_dtype
 from run.tracking import WANDB_MODES, Wandb, format_seconds, stamp
@@ -149,7 +150,7 @@ def measure(cfg, protocol, run, targets):
             model.override(run.checkpoint.under(cfg, job.length))
             found |= protocol.measure(job, subject, found, run.trained)
             np.savez(file := io.BytesIO(), **found)
-            data.write_atomically(path, file.getvalue())
+            files.write(path, file.getvalue())
     return found, bool(missing)
 
 
@@ -236,7 +237,7 @@ def main(argv):
         measured[run.name + suffix] = run.checkpoint.experiment + suffix, found, result
         took = format_seconds(time.perf_counter() - begin) if computed else "done before"
         print(f"{run.name}{suffix}: {took}", flush=True)
-        data.write_atomically(run.checkpoint.folder / f"{stem_of(one)}.json", json.dumps(result, indent=1))
+        files.write(run.checkpoint.folder / f"{stem_of(one)}.json", json.dumps(result, indent=1))
         if computed:
             closing = log_run(one, protocol, run, result)
 

@@ -5,8 +5,10 @@ folder holds latest.pt, best.pt and metrics.jsonl. Called again, a finished run 
 On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.py
 """
 
+import contextlib
 import dataclasses
 import math
+import os
 import signal
 import time
 from dataclasses import dataclass
@@ -19,12 +21,14 @@ import config
 import data
 from model import GPT, SCHEMES, GPTConfig
 from run import checkpoint as checkpoints
+from run import files
 from run.checkpoint import CALL_FIELDS, Checkpoint
 from run.device import DTYPES, autocast, matmul_peak, pick_device, pick_dtype
 from run.tracking import WANDB_MODES, RunLog, Wandb, format_seconds, stamp
 from run.world import World
 
 OPTIMIZERS = ("muon", "adamw")
+MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # what each keeps of a parameter
 DECAYS = ("linear", "cosine")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
@@ -112,6 +116,7 @@ class Optimizer:
 
     def __init__(self, model, cfg):
         params = dict(model.named_parameters())
+        self.names = {p: name for name, p in params.items()}
         by_muon = [k for k, p in params.items() if cfg.optimizer == "muon" and ".h." in k and p.dim() == 2]
         muon = [params.pop(k) for k in by_muon]
         exempt = [params.pop(f"pos.{name}") for name in model.pos.no_decay]
@@ -142,13 +147,30 @@ class Optimizer:
             part.zero_grad()
 
     def state_dict(self):
-        return {name: part.state_dict() for name, part in self.parts.items()}
+        """{part: {parameter: its moments}}."""
+        return {
+            name: {self.names[p]: part.state[p] for group in part.param_groups for p in group["params"]}
+            for name, part in self.parts.items()
+        }
 
     def load_state_dict(self, saved):
-        """Takes the moments only: rates, decay and betas are those of this call."""
-        saved = {"adamw": saved} if "state" in saved else saved  # as files were before Muon
+        """Takes the moments of a state_dict: rates, decay and betas are those of this call. ValueError unless each
+        parameter finds its own: the fused optimizer would write past the end of a smaller tensor."""
         for name, part in self.parts.items():
-            part.load_state_dict(part.state_dict() | {"state": saved[name]["state"]})
+            params = [p for group in part.param_groups for p in group["params"]]
+            moments = saved.get(name) if isinstance(saved.get(name), dict) else {}
+            state = [moments.get(self.names[p]) for p in params]
+            if not all(isinstance(own, dict) and self.fits(name, p, own) for p, own in zip(params, state, strict=True)):
+                raise ValueError(f"its optimizer state is not that of this model and {name}")
+            part.load_state_dict(part.state_dict() | {"state": dict(enumerate(state))})
+
+    def fits(self, part, p, own):
+        """Whether `own` are the moments of a parameter."""
+        shapes = {"step": ()} | dict.fromkeys(("exp_avg", "exp_avg_sq", "momentum_buffer"), tuple(p.shape))
+        plain = all(
+            isinstance(t, torch.Tensor) and t.dtype == torch.float32 and t.is_contiguous() for t in own.values()
+        )
+        return plain and {key: tuple(t.shape) for key, t in own.items()} == {key: shapes[key] for key in MOMENTS[part]}
 
 
 def schedule(cfg, step):
@@ -195,16 +217,20 @@ def flops_per_token(model):
 
 
 class Stop:
-    """Ctrl-C or a termination signal asks the loop to save and end; a second Ctrl-C ends it at once."""
+    """A signal that asks the loop to save and end: Ctrl-C, termination, or the terminal's end. A second Ctrl-C ends it
+    at once."""
 
     def __init__(self):
-        self.asked = False
-        self.old = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        self.signum = 0
+        signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        self.old = {s: signal.signal(s, self.ask) for s in signals}
 
     def ask(self, signum, frame):
-        if self.asked:
+        if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.signum = self.signum or signum
+        with contextlib.suppress(OSError):  # at once, whatever is being computed; the terminal may be gone
+            os.write(2, b"\nstopping: the run is saved first (Ctrl-C again ends it at once)\n")
 
     def restore(self):
         for s, handler in self.old.items():
@@ -215,8 +241,6 @@ def open_folder(cfg, dataset):
     """The Checkpoint to go on from, or None for a new run. ValueError where out_dir holds something else."""
     folder = Path(cfg.out_dir)
     if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
-        if folder.is_file():
-            raise ValueError(f"out_dir={cfg.out_dir} is a file, not a folder")
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
         return None
@@ -225,7 +249,8 @@ def open_folder(cfg, dataset):
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
-    fixed = [k for k in changed if k in vars(checkpoint.config) or k in ("init_from", "optimizer", "the prepared text")]
+    begun = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # what a run began with
+    fixed = [k for k in changed if k in vars(checkpoint.config) or k in begun]
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
@@ -269,9 +294,11 @@ def open_log(cfg, world, segment, step):
         return RunLog()
     folder = Path(cfg.out_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    if segment == 0:
+    if segment == 0 and cfg.overwrite:
         for name in ("latest.pt", "best.pt", "metrics.jsonl"):
             (folder / name).unlink(missing_ok=True)
+    elif segment == 0 and (folder / "metrics.jsonl").is_file():  # of a run that ended before its first checkpoint
+        (folder / "metrics.jsonl").replace(folder / f"metrics-{stamp()}.jsonl")
     group = cfg.wandb_group or Path(cfg.dataset).name
     id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # no id is ever used twice
     axes = {"train": "step", "val": "step"}
@@ -323,7 +350,10 @@ def train(cfg):
                 print(f"{folder} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
             return best_val_loss
         model.load_state_dict(checkpoint.weights)
-        optimizer.load_state_dict(checkpoint.optimizer)
+        try:
+            optimizer.load_state_dict(checkpoint.optimizer)
+        except ValueError as error:
+            raise ValueError(f"{checkpoint.path} cannot be resumed: {error}") from None
         begun = [f"going on after step {step}"]
     elif cfg.init_from:
         begun = begin_from(cfg.init_from, model, dataset)
@@ -353,6 +383,7 @@ def train(cfg):
         val_loss = evaluate(model, dataset.val, val_starts, micro_rows, world, dtype)
         log(step, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
 
+    unsaved = None  # why the last checkpoint could not be written
     loss_sum, logged_step, logged_at = torch.zeros((), device=device), step, time.perf_counter()
     while step < cfg.max_iters and not stopping:
         # set the learning rates of this step
@@ -383,10 +414,10 @@ def train(cfg):
         evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
         logging = evaluating or step % cfg.log_interval == 0
         if world.size == 1 or logging:
-            stopping = world.sum(stop.asked) > 0
+            stopping = world.sum(stop.signum > 0) > 0
 
         # log losses and speed; to log one more metric, add it to this row
-        if logging or stopping:
+        if logging:
             train_loss = world.sum(loss_sum.item()) / (step - logged_step) / world.size
             tokens_per_s = (step - logged_step) * rows * cfg.block_size / (time.perf_counter() - logged_at)
             mfu = tokens_per_s * flops_per_token(model) / (world.size * peak)
@@ -406,24 +437,33 @@ def train(cfg):
             loss_sum.zero_()
             logged_step, logged_at = step, time.perf_counter()
 
-        # save after every evaluation, and before stopping
+        # save after every evaluation, and before stopping; a full disk does not end training
         if evaluating or stopping:
             is_best = evaluating and row["val/loss"] < best_val_loss
             best_val_loss = row["val/loss"] if is_best else best_val_loss
+            unsaved = None
             if world.is_first:
-                Checkpoint(
-                    weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
-                    settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
-                    tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
-                ).save(folder, is_best)  # fmt: skip
+                try:
+                    Checkpoint(
+                        weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
+                        settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
+                        tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
+                    ).save(folder, is_best)  # fmt: skip
+                except OSError as error:
+                    unsaved = f"step {step} could not be saved in {folder}: {error.strerror or error}"
+                    best_val_loss = math.inf if is_best else best_val_loss  # of what is saved from here on
+                    log.say([f"{unsaved}. The last checkpoint stays, training goes on, and saves again later"])
 
     # say where everything is
     stop.restore()
-    log.say(closing_lines(cfg, step, first_step, time.perf_counter() - begin, best_val_loss))
+    if not unsaved:
+        log.say(closing_lines(cfg, step, first_step, time.perf_counter() - begin, best_val_loss))
     log.close({"val/best_loss": best_val_loss})
     world.barrier()
+    if unsaved:
+        raise ValueError(f"{unsaved}. Make room, and go on with: python train.py --resume --out_dir={folder}")
     if step < cfg.max_iters:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(stop.signum)
     return best_val_loss
 
 
@@ -453,7 +493,8 @@ def inherited(values):
     if values.get("resume") or values.get("eval_only"):
         checkpoint = checkpoints.load(values["out_dir"], "latest")
         saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
-        return {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
+        saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
+        return config.checked(TrainConfig, saved, checkpoint.path)
     if not values.get("init_from"):
         return {}
     checkpoint = checkpoints.load(values["init_from"])
@@ -467,13 +508,15 @@ def inherited(values):
 
 
 def main(argv):
-    values, files = config.parse(TrainConfig, argv)
+    values, named = config.parse(TrainConfig, argv)
     if not values.get("out_dir"):
-        stem = "-".join(Path(f).stem for f in files)
+        stem = "-".join(Path(f).stem for f in named)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     cfg = TrainConfig(**inherited(values) | values)
+    writes = not cfg.eval_only and os.environ.get("RANK", "0") == "0"
     try:
-        (eval_only if cfg.eval_only else train)(cfg)
+        with files.lock(Path(cfg.out_dir)) if writes else contextlib.nullcontext():
+            (eval_only if cfg.eval_only else train)(cfg)
     finally:
         World.leave()  # after `train` has let go of DDP, whose threads must end first
     return 0

@@ -20,7 +20,9 @@ from pathlib import Path
 
 def script(main):
     """Exits with main(argv)'s status. A user's mistake, a ValueError or OSError, is one line and status 2, without a
-    traceback. After Ctrl-C the process dies of the signal: a shell's loop over runs must see that to end, too."""
+    traceback. After a signal the process dies of it: a shell's loop over runs must see that to end, too."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # what a terminal cannot show is not worth ending for
     try:
         sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
@@ -29,10 +31,12 @@ def script(main):
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stdout.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt as interrupt:
+        signum = interrupt.args[0] if interrupt.args else signal.SIGINT
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
 
 
 def parse(cls, argv, list_field=None):
@@ -79,14 +83,19 @@ def read_file(cls, path):
     except Exception as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
     names = {k: v for k, v in names.items() if not k.startswith("_") and not inspect.ismodule(v)}
-    return {key: convert(key, value, kinds_of(cls, key, path)) for key, value in names.items()}
+    return checked(cls, names, path)
+
+
+def checked(cls, values, where):
+    """The values, each of its field's type. ValueError for a key that cls does not have, or a value of another type."""
+    return {key: convert(key, value, kinds_of(cls, key, where)) for key, value in values.items()}
 
 
 def kinds_of(cls, key, where):
     """The types that the field `key` of cls takes: (int,), or (bool, NoneType) for `bool | None`."""
     kinds = {f.name: typing.get_args(f.type) or (f.type,) for f in dataclasses.fields(cls)}
     if key not in kinds:
-        near = difflib.get_close_matches(key, kinds, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(key), kinds, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "--help lists all keys"
         raise ValueError(f"unknown key {key!r} in {where}: {hint}")
     return kinds[key]
@@ -96,14 +105,17 @@ def convert(key, given, kinds):
     """The value `given` for `key` as one of its types: Python's reading of a string, where str is not among them."""
     value = given
     if isinstance(value, str) and str not in kinds:
-        with contextlib.suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value)
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value[:100])
+    if type(value) is int and abs(value) >= 2**63:
+        raise ValueError(f"{key}={str(given)[:20]}… is too large")
     if float in kinds and type(value) is int:
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
     if type(value) not in kinds:
-        raise ValueError(f"{key}={given!r} must be of type {' or '.join(k.__name__ for k in kinds)}")
+        shown = repr(given) if len(repr(given)) < 80 else repr(given)[:60] + "…"
+        raise ValueError(f"{key}={shown} must be of type {' or '.join(k.__name__ for k in kinds)}")
     return value
 
 

@@ -26,14 +26,6 @@ def file_hash(path):
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def write_atomically(path, content):
-    """Writes all of content, text or bytes, or leaves the file that was there. Makes the folder where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    temporary.replace(path)
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Tokenizers. Each has n_vocab, eot (the id between documents, or None), encode, decode_bytes, encode_plain (for a
 # document: in it the name of a special token is only text), and spec: plain types from which tokenizer_from rebuilds

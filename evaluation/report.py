@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data import write_atomically
 from evaluation.statistics import breakdown
+from run import files
 
 
 def result_of(protocol, checkpoint, rows):
@@ -82,7 +82,7 @@ def report(protocol, results, texts, base):
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     summary = {"protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": texts, "runs": results}
-    write_atomically(numbers, json.dumps(summary, indent=1, allow_nan=False))
+    files.write(numbers, json.dumps(summary, indent=1, allow_nan=False))
     protocol.draw(results).savefig(picture, dpi=150 if len(protocol.panels) == 1 else 110)
     print(f"picture   {picture}\nnumbers   {numbers}; each block's loss: .npz files in the run folders")
     return picture

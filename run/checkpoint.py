@@ -1,17 +1,16 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
 import json
-import os
-import shutil
+import zipfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from config import one_of
+from config import checked, one_of
 from data import spec_hash, tokenizer_from
 from model import GPT, GPTConfig
-from run import foreign
+from run import files, foreign
 from run.device import DTYPES
 
 # These may differ in every call that goes on with a run. The other settings, but for the seed, identify the experiment.
@@ -68,25 +67,19 @@ class Checkpoint:
         return json.dumps([same, self.dataset_hash], sort_keys=True)
 
     def save(self, folder, is_best):
-        """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all. The file holds
-        tensors and plain types only."""
+        """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all, best.pt first: a kill
+        between the two leaves a best.pt that the resumed run writes again. The file holds tensors and plain types only.
+        ValueError where a tensor is not finite, OSError where the file cannot be written."""
         content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
         content["model_args"] = asdict(self.config)
         content["tokenizer"] = self.tokenizer_spec | {"hash": spec_hash(self.tokenizer_spec)}
-        latest, temporary = folder / "latest.pt", folder / "latest.pt.tmp"
-        with open(temporary, "wb") as f:
+        for name, t in tensors({"model": self.weights, "optimizer": self.optimizer}):
+            if not t.isfinite().all():
+                raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt stays as it is")
+        with files.replacing(folder / "latest.pt") as f:
             torch.save(content, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, latest)
-        if is_best:  # a second name for the same file: latest.pt is replaced, never written into
-            second = folder / "best.pt.tmp"
-            second.unlink(missing_ok=True)
-            try:
-                os.link(latest, second)
-            except OSError:
-                shutil.copyfile(latest, second)
-            os.replace(second, folder / "best.pt")
+            if is_best:
+                files.also(f, folder / "best.pt")
 
     def model(self, device):
         """The model, in evaluation mode."""
@@ -95,6 +88,8 @@ class Checkpoint:
             model.load_state_dict(self.weights)
         except RuntimeError as error:
             raise ValueError(f"{self.path} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
+        if bad := [name for name, w in self.weights.items() if not w.isfinite().all()]:
+            raise ValueError(f"{self.path}: {bad[0]} is not finite everywhere, so nothing can be computed with it")
         return model.to(device).eval()
 
     def under(self, overrides, length):
@@ -164,9 +159,10 @@ def load(path, which="best"):
         content, folder = read(path), path.parent
         known = foreign.from_nanogpt(content) or from_content(content, path)
     try:
-        config = GPTConfig(**known["config"])
-    except (TypeError, ValueError) as error:
+        config = GPTConfig(**checked(GPTConfig, known["config"], path))
+    except ValueError as error:
         raise ValueError(f"{path} does not fit model.py: {error}") from None
+    check_weights(known["weights"], config, path)
     if "settings" in known:  # a file that is older than a setting lacks it
         known["settings"] = asdict(config) | BEFORE | known["settings"]
     return Checkpoint(**known | {"config": config, "path": str(path), "folder": folder})
@@ -177,18 +173,65 @@ def read(path):
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
     try:
+        if not is_whole(path):
+            raise ValueError
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # whatever a damaged or hostile file provokes
         why = "it is damaged, of another kind, or contains code"
-        raise ValueError(f"{path} is not a checkpoint of plain tensors ({why}); nothing was loaded") from None
+        other = path.with_name({"latest.pt": "best.pt", "best.pt": "latest.pt"}.get(path.name, path.name))
+        hint = f"; {other} is whole: to use it instead, cp {other} {path}" if other != path and is_whole(other) else ""
+        raise ValueError(f"{path} is not a checkpoint of plain tensors ({why}); nothing was loaded{hint}") from None
     return content if isinstance(content, dict) else {}
+
+
+def is_whole(path):
+    """Whether a file is an archive that matches its own checksums: torch does not look at them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except Exception:
+        return False
+
+
+def tensors(value, name=""):
+    """(name, tensor) of every tensor in nested dicts."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from tensors(inner, f"{name}.{key}".lstrip("."))
+
+
+def check_weights(weights, config, path):
+    """ValueError unless the weights are plain tensors of the sizes that the config claims. So a model as large as it
+    claims to be is built only where the file itself is that large."""
+    for name, w in weights.items():
+        plain = isinstance(name, str) and isinstance(w, torch.Tensor) and w.layout == torch.strided
+        if not (plain and w.is_floating_point() and w.is_contiguous()):
+            raise ValueError(f"{path}: {str(name)[:80]!r} is not a plain tensor of floats")
+    wte, layers = weights.get("transformer.wte.weight"), {name.split(".")[2] for name in weights if ".h." in name}
+    found = (*(wte.shape if wte is not None and wte.dim() == 2 else (0, 0)), len(layers))
+    claimed = (config.vocab_size, config.n_embd, config.n_layer)
+    if found != claimed or config.block_size > 2**24:
+        sizes = f"vocab_size, n_embd and n_layer {claimed} where its weights have {found}"
+        raise ValueError(f"{path} is damaged: it claims block_size={config.block_size}, {sizes}")
 
 
 def from_content(content, path):
     """The fields of a Checkpoint in what train.py wrote, `config` still as plain types."""
     if lacking := [key for key, (_, kind) in FILE.items() if not isinstance(content.get(key), kind)]:
         raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
+    plain = all(
+        isinstance(key, str) and isinstance(v, str | int | float | None) for key, v in content["config"].items()
+    )
+    kinds = {"dataset": str, "max_iters": int, "wandb_group": str}
+    if not plain or not all(isinstance(content["config"].get(key), kind) for key, kind in kinds.items()):
+        raise ValueError(f"{path} is damaged: its settings are not those of a run")
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
-    if spec_hash(spec) != content["tokenizer"].get("hash"):
+    try:
+        whole = spec_hash(spec) == content["tokenizer"].get("hash")
+    except (TypeError, ValueError, RecursionError):
+        whole = False
+    if not whole:
         raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
     return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}

@@ -12,44 +12,50 @@ import time
 from pathlib import Path
 from subprocess import PIPE
 
-from data import write_atomically
+from run import files
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 PATIENCE = 10  # seconds that a run waits for wandb at its end
 
 
 def read_metrics(folder):
-    """The rows of metrics.jsonl, without a line that was cut short when a process was killed."""
+    """The rows of metrics.jsonl, without what is none, such as a line that was cut short when a process was killed."""
     path, rows = folder / "metrics.jsonl", []
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        with contextlib.suppress(json.JSONDecodeError):
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError, RecursionError):
             rows.append(json.loads(line))
-    return rows
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
 
 class RunLog:
     """Where a training run reports: metrics.jsonl in its folder, wandb and the screen. Without a folder it is silent,
-    for the other processes of a run."""
+    for the other processes of a run. None of the three ends the run when it fails."""
 
     def __init__(self, folder=None, after_step=0, tracker=None):
         """Drops the rows of metrics.jsonl after `after_step`: a resumed run writes them again."""
         self.folder, self.tracker = folder, tracker
         if folder:
             kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
-            write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+            files.write(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
         if self.folder:
             row = {"step": step} | row
-            with open(self.folder / "metrics.jsonl", "a") as f:
-                f.write(json.dumps(row) + "\n")
+            try:
+                with open(self.folder / "metrics.jsonl", "a") as f:
+                    f.write(json.dumps(row) + "\n")
+            except OSError as error:
+                text += f"\nnot written to {self.folder}/metrics.jsonl: {error.strerror}"
             self.tracker.log(row)
             self.say([text])
 
     def say(self, lines):
         if self.folder and lines:
-            print("\n".join(lines), flush=True)
+            try:
+                print("\n".join(lines), flush=True)
+            except OSError:  # the terminal, or whatever read our output, is gone
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def close(self, summary):
         if self.folder:

@@ -14,6 +14,10 @@ from run import checkpoint as checkpoints
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
 
 
+def nested(depth):
+    return [nested(depth - 1)] if depth else []
+
+
 def changed(run, folder, change):
     """A copy of a run whose files `change` has changed."""
     shutil.copytree(run, folder)
@@ -36,11 +40,11 @@ def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
 def test_what_is_saved_is_loaded(tmp_path):
     spec = data.CharTokenizer("abc").spec
     saved = Checkpoint(
-        {"w": torch.ones(3)},
-        GPTConfig(),
+        {"transformer.wte.weight": torch.ones(3, 2), "transformer.h.0.ln_1.weight": torch.ones(2)},
+        GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1),
         7,
         {"state": {}},
-        asdict(GPTConfig()) | BEFORE | {"dataset": "x"},
+        asdict(GPTConfig()) | BEFORE | {"dataset": "x", "max_iters": 9, "wandb_group": ""},
         1.5,
         spec,
         "hash",
@@ -49,7 +53,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
         loaded = checkpoints.load(tmp_path / name)
-        assert torch.equal(loaded.weights["w"], torch.ones(3))
+        assert torch.equal(loaded.weights["transformer.wte.weight"], torch.ones(3, 2))
         here = dict(path=str(tmp_path / name), folder=tmp_path, weights={})
         assert replace(loaded, **here) == replace(saved, **here)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
@@ -72,7 +76,6 @@ def test_runs_older_than_a_setting_belong_to_the_same_experiment_and_go_on(train
         del content["model_args"]["gelu_tanh"], content["experiment"]
         for name in ("gelu_tanh", "window", *BEFORE):
             del content["config"][name]
-        content["optimizer"] = content["optimizer"]["adamw"]
 
     run = trained("learnable", optimizer="adamw", decay="cosine", muon_lr=0.02)
     new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
@@ -105,7 +108,25 @@ def test_other_files_are_refused(tiny, tmp_path, write, message, refused):
         (lambda c: c["tokenizer"].update(chars="é"), "its tokenizer does not match its hash; the file is damaged"),
         (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py"),
         (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
-        (lambda c: c["model_args"].update(n_embd=32), "does not fit model.py: Error(s) in loading state_dict"),
+        (
+            lambda c: c["model_args"].update(n_embd=32),
+            "it claims block_size=16, vocab_size, n_embd and n_layer (25, 32, 1)",
+        ),
+        (lambda c: c["model_args"].update(n_embd=10**9), "it claims block_size=16, vocab_size, n_embd and n_layer"),
+        (lambda c: c["model_args"].update(block_size=10**9), "it claims block_size=1000000000"),
+        (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
+        (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
+        (lambda c: c["model_args"].update({5: 6}), "unknown key 5"),
+        (lambda c: c["model_args"].update(new=1), "unknown key 'new'"),
+        (lambda c: c["config"].update(dataset=["x"]), "its settings are not those of a run"),
+        (
+            lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to_sparse()}),
+            "not a plain tensor",
+        ),
+        (lambda c: c["model"].update({"lm_head.weight": torch.ones(1).expand(25, 16)}), "not a plain tensor of floats"),
+        (lambda c: c["model"].pop("lm_head.weight"), "does not fit model.py: Error(s) in loading state_dict"),
+        (lambda c: c["model"]["lm_head.weight"].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
+        (lambda c: c["tokenizer"].update(chars=nested(150)), "its tokenizer does not match its hash"),
     ],
 )
 def test_damaged_content_is_refused(trained, tmp_path, change, message, refused):

@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 import train
-from conftest import ROOT
 from run import checkpoint as checkpoints
 from run import tracking
 from run.tracking import RunLog, Wandb, format_seconds, read_metrics
 
 ARGUMENTS = ("p", "g", "id", "train", {"a": 1}, {"train": "step"})
-FAKE = '''
+FAKE = """
 import json, os, sys, time
 
 class errors:
@@ -39,7 +39,7 @@ def init(mode, id, **given):
     with open("modes", "a") as f: f.write(f"{mode} {id}\\n")
     if mode == "online" and "NO_NETWORK" in os.environ: raise errors.Error("no network")
     return Run(mode, id)
-'''
+"""
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 import contextlib
+import copy
 import dataclasses
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import train
 from data.prepare import folder_main
 from model import GPT, SCHEMES, GPTConfig
 from run import checkpoint as checkpoints
+from run.checkpoint import CALL_FIELDS
 from run.tracking import read_metrics
 from train import TrainConfig, main
 
@@ -148,7 +151,7 @@ def test_a_run_goes_on_past_a_line_cut_short_but_not_in_other_characters(run_tin
     (tmp_path / "other.txt").write_text("".join(map(chr, range(1000, 1000 + load(folder).config.vocab_size))) * 100)
     folder_main([f"{tmp_path}/other.txt", f"--name={tmp_path}/other"])
     go_on = ["--resume", f"--out_dir={folder}", "--max_iters=9"]
-    assert "was trained with another tokenizer" in refused(main, *go_on, f"--dataset={tmp_path}/other")
+    assert "cannot be resumed with another dataset" in refused(main, *go_on, f"--dataset={tmp_path}/other")
     with open(folder / "metrics.jsonl", "a") as f:
         f.write('{"step": 6, "tra')
     main(go_on)
@@ -184,13 +187,56 @@ def test_log_line_reads_at_a_glance_and_a_warm_up_that_fills_the_run_is_reported
     assert "note: warmup_iters=6 is not over by step 6" in out
 
 
-def test_a_resumed_run_takes_its_rates_decay_and_betas_from_the_call(run_tiny, tmp_path):
+OTHER_VALUES = {  # for each setting that is not of one call only: another value, and why a resumed run refuses it
+    "max_iters": "7", "learning_rate": "0.2", "muon_lr": "0.3", "min_lr": "0.1", "warmup_iters": "5", "decay": "cosine",
+    "weight_decay": "0.5", "beta1": "0.3", "beta2": "0.5", "grad_clip": "0.01", "batch_size": "5",
+    "gradient_accumulation_steps": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(TrainConfig) if f.name not in CALL_FIELDS])
+def test_what_a_resumed_run_says_it_does_it_does_or_it_is_refused(name, run_tiny, trained, tmp_path):
+    run_tiny("r", "--max_iters=3", "--pos_scheme=rope")
+    shutil.copytree(tmp_path / "r", tmp_path / "plain")
+    if name in OTHER_VALUES:
+        main(["--resume", f"--out_dir={tmp_path}/plain", "--max_iters=6"])
+        flags = [f"--{name}={OTHER_VALUES[name]}"] + ["--max_iters=6"] * (name != "max_iters")
+        main(["--resume", f"--out_dir={tmp_path}/r", *flags])
+        done, plain = load(tmp_path / "r"), load(tmp_path / "plain")
+        assert done.settings[name] != plain.settings[name]
+        assert any(not torch.equal(w, plain.weights[key]) for key, w in done.weights.items())
+    else:
+        kind, value = type(getattr(TrainConfig(), name)), load(tmp_path / "r").settings[name]
+        other = {"optimizer": "adamw", "pos_scheme": "none", "rope_scaling": "linear", "dataset": f"{tmp_path}/other"}
+        other |= {"rope_factor": "2.0", "dropout": "0.5", "window_pattern": "10", "pos_pattern": "10"}
+        if name == "dataset":
+            shutil.copytree(value, tmp_path / "other")
+            (tmp_path / "other" / "meta.json").write_text((tmp_path / "other" / "meta.json").read_text())
+        text = other.get(
+            name, str(not value) if kind is bool else str(value + kind(2)) if kind in (int, float) else "x"
+        )
+        with pytest.raises(ValueError):
+            main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=6", f"--{name}={text}"])
+        assert load(tmp_path / "r").step == 3
+
+
+def test_moments_of_another_shape_are_refused(run_tiny, tmp_path, refused):
     run_tiny("r", "--max_iters=3")
-    new = ["--weight_decay=0.5", "--beta1=0.3", "--muon_lr=0.1", "--learning_rate=0.2"]
-    run_tiny("r", "--resume", *new)
-    adamw, muon = (part["param_groups"][0] for part in load(tmp_path / "r").optimizer.values())
-    assert (adamw["weight_decay"], adamw["betas"], adamw["initial_lr"]) == (0.5, (0.3, 0.99), 0.2)
-    assert (muon["weight_decay"], muon["initial_lr"]) == (0.5, 0.1)
+    whole = torch.load(tmp_path / "r" / "latest.pt")
+    name = "transformer.h.0.ln_1.weight"
+    for change in (
+        lambda o: o["adamw"][name].update(exp_avg=torch.zeros(3)),
+        lambda o: o["adamw"][name].update(exp_avg=o["adamw"][name]["exp_avg"].double()),
+        lambda o: o["adamw"][name].pop("step"),
+        lambda o: o["adamw"].pop(name),
+        lambda o: o.pop("muon"),
+        lambda o: o.update(adamw=[1]),
+    ):
+        content = copy.deepcopy(whole)
+        change(content["optimizer"])
+        torch.save(content, tmp_path / "r" / "latest.pt")
+        line = refused(main, "--resume", f"--out_dir={tmp_path}/r", "--max_iters=6")
+        assert "latest.pt cannot be resumed: its optimizer state is not that of this model" in line
 
 
 def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
@@ -292,15 +338,3 @@ def test_bad_input_is_named_and_nothing_is_written(tiny, trained, tmp_path, flag
     flags = [flag.format(run=trained("rope")) for flag in flags]
     assert message.format(out=tmp_path / "r") in refused(main, *tiny, f"--out_dir={tmp_path}/r", *flags)
     assert not (tmp_path / "r").exists()
-
-
-def test_ctrl_c_ends_a_shells_loop(tiny, tmp_path):
-    """The process dies of the signal itself, after it has saved."""
-    command = [sys.executable, "train.py", *tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000", "--log_interval=1"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        while "step 1/" not in process.stdout.readline():
-            pass
-        process.send_signal(signal.SIGINT)
-        assert "stopped and saved at step" in process.communicate()[0]
-    assert process.returncode == -signal.SIGINT
-    assert load(tmp_path / "r").step > 0

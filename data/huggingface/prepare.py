@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import data
 from config import script
 from data import prepare as P
+from run import files
 
 CHUNK = 100_000  # documents that are tokenised, and kept, at a time
 # the kinds of local files -> what load_dataset needs to know about them
@@ -86,7 +87,7 @@ def kept_tokenizer(path, kind, rows, held):
                 yield from P.cut_pieces(io.StringIO(text))
 
     if not path.is_file():
-        data.write_atomically(path, json.dumps(P.make_tokenizer(kind, pieces).spec))
+        files.write(path, json.dumps(P.make_tokenizer(kind, pieces).spec))
     return data.tokenizer_from(json.loads(path.read_text()))
 
 
