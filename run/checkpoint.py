@@ -221,11 +221,9 @@ def from_content(content, path):
     """The fields of a Checkpoint in what train.py wrote, `config` still as plain types."""
     if lacking := [key for key, (_, kind) in FILE.items() if not isinstance(content.get(key), kind)]:
         raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
-    plain = all(
-        isinstance(key, str) and isinstance(v, str | int | float | None) for key, v in content["config"].items()
-    )
-    kinds = {"dataset": str, "max_iters": int, "wandb_group": str}
-    if not plain or not all(isinstance(content["config"].get(key), kind) for key, kind in kinds.items()):
+    settings, kinds = content["config"], {"dataset": str, "max_iters": int, "wandb_group": str}
+    plain = all(isinstance(key, str) and isinstance(value, str | int | float | None) for key, value in settings.items())
+    if not plain or not all(isinstance(settings.get(key, kind()), kind) for key, kind in kinds.items()):
         raise ValueError(f"{path} is damaged: its settings are not those of a run")
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
     try:
