@@ -163,10 +163,17 @@ def kept(path, key):
 
     def read():
         try:
+            with zipfile.ZipFile(path) as archive:
+                whole = archive.testzip() is None
             with np.load(path) as saved:
-                return dict(saved)
-        except (OSError, ValueError, zipfile.BadZipFile):
-            raise ValueError(f"{path} is damaged: delete it, and its losses are computed again") from None
+                found = dict(saved)
+            numbers = all(array.dtype.kind in "biufU" for array in found.values())
+            whole = whole and numbers and isinstance(json.loads(str(found["key"])), dict)
+        except Exception:  # whatever a damaged or hostile file provokes
+            whole = False
+        if not whole:
+            raise ValueError(f"{path} is damaged: delete it, and its losses are computed again")
+        return found
 
     found = read() if path.is_file() else {}
     old = json.loads(str(found.get("key", "{}")))
@@ -223,11 +230,15 @@ def main(argv):
         run.checkpoint.under(one, protocol.longest)
     targets = {run.name: protocol.prepare(run.dataset, run.trained) for run in runs}
 
+    files.write(Path(cfg.results_dir, ".writable"), b"")  # found out before anything is measured
+    Path(cfg.results_dir, ".writable").unlink()
+
     measured, texts, closing = {}, {}, []
     for run, one in itertools.product(runs, variants):
         begin, suffix = time.perf_counter(), f" {one.rope_scaling}" if len(variants) > 1 else ""
         try:
-            found, computed = measure(one, protocol, run, targets[run.name])
+            with files.lock(run.checkpoint.folder, f".{stem_of(one)}.lock"):
+                found, computed = measure(one, protocol, run, targets[run.name])
         except KeyboardInterrupt:
             print("\nstopped; what was measured is kept, and the same command goes on", flush=True)
             raise

@@ -109,6 +109,9 @@ class PositionScheme(nn.Module):
         for p in self.parameters():
             nn.init.normal_(p, std=INIT_STD, generator=generator)
 
+    def begin_from(self, config):
+        """Called when the scheme's parameters have been taken over from a run under `config`."""
+
     def prepare(self, q_pos, k_pos):
         """Once per forward, q_pos (T,) and k_pos (S,) int64. Returns what `rotate` and `bias` of every layer need."""
 
@@ -200,7 +203,7 @@ def rope_frequencies(config, device):
             return D * math.log(L / (2 * math.pi * times)) / (2 * math.log(theta))
 
         low, high = max(0, math.floor(pair_that_turns(32))), min(D - 1, math.ceil(pair_that_turns(1)))
-        ramp = ((torch.arange(D // 2, device=device) - low) / max(high - low, 0.001)).clamp(0, 1)
+        ramp = ((torch.arange(D // 2, device=device, dtype=plain.dtype) - low) / max(high - low, 0.001)).clamp(0, 1)
         return plain * (1 - ramp) + plain / s * ramp, 0.1 * math.log(s) + 1
     return plain, 1.0
 
@@ -269,7 +272,8 @@ class ALiBi(PositionScheme, name="alibi"):
 
     Computed without a mask, so that the flash kernel serves it: −m·i is constant within a row and drops out of
     the softmax, and m·j is the product of a query channel m·sqrt(D) and a key channel j. bfloat16 holds 8 bits, so
-    there j is split into three digits (exact below 2^24) and the slope into two parts (16 bits): six channels.
+    there j is split into three digits (exact below 2^24) and the slope into two parts (16 bits): six channels. In
+    float32 a score is exact to its own last digit, which for m·j is 8e-4 at j = 65,536 and the steepest slope.
     """
 
     def __init__(self, config):
@@ -296,7 +300,8 @@ class ALiBi(PositionScheme, name="alibi"):
 
 class T5(PositionScheme, name="t5"):
     """Raffel et al. 2020 (arXiv 1910.10683): scores + b[bucket(i−j), h], one learned table for all layers. Of the 32
-    causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last holds all beyond.
+    causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last that training reaches holds
+    all beyond.
 
     Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is stored at 1/64
     of its size: a step of Adam moves a parameter by at most the learning rate, and biases reach several nats.
@@ -308,12 +313,25 @@ class T5(PositionScheme, name="t5"):
     def __init__(self, config):
         super().__init__(config)
         self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
+        self.last = self.last_bucket(config)
+
+    def last_bucket(self, config):
+        """The last that training reaches. Farther distances share it: what is untrained is never used."""
+        return self.bucket(torch.tensor(config.block_size - 1)).item()
+
+    def begin_from(self, config):
+        last = self.last_bucket(config)
+        self.table.data[last + 1 :] = self.table.data[last]
+
+    def bucket(self, n):
+        """Of distances n, int64."""
+        exact = self.n_buckets // 2
+        far = (n.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.n_buckets - exact)
+        return torch.where(n < exact, n, (exact + far.long()).clamp(max=self.n_buckets - 1))
 
     def prepare(self, q_pos, k_pos):
         """The bias by distance 0 … S−1: (S, H)."""
-        n, exact = torch.arange(len(k_pos), device=k_pos.device), self.n_buckets // 2
-        far = (n.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.n_buckets - exact)
-        bucket = torch.where(n < exact, n, (exact + far.long()).clamp(max=self.n_buckets - 1))
+        bucket = self.bucket(torch.arange(len(k_pos), device=k_pos.device)).clamp(max=self.last)
         return self.size * F.embedding(bucket, self.table)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):

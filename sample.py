@@ -17,6 +17,8 @@ from run import checkpoint as checkpoints
 from run.checkpoint import Overrides
 from run.device import autocast, pick_device, pick_dtype
 
+MOST_BYTES = 10_000_000  # of a prompt
+
 
 @dataclass(frozen=True)
 class SampleConfig(Overrides):
@@ -48,8 +50,11 @@ def sample(cfg, out=sys.stdout):
     tokenizer = checkpoint.tokenizer(data.load(cfg.dataset) if cfg.dataset else None, cfg.tokenizer)
     prompt = cfg.start
     if prompt.startswith("FILE:"):
+        path = Path(prompt.removeprefix("FILE:"))
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"the prompt {prompt!r} is not a file of at most {MOST_BYTES:,} bytes")
         try:
-            prompt = Path(prompt.removeprefix("FILE:")).read_text(encoding="utf-8")
+            prompt = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"the prompt {prompt!r} cannot be read: {error}") from None
     ids = list(tokenizer.encode(prompt))

@@ -280,6 +280,8 @@ def begin_from(path, model, dataset):
         else:
             shapes = f"{tuple(own.shape)} here, {None if theirs is None else tuple(theirs.shape)} there"
             raise ValueError(f"init_from={path} is of another size ({name}: {shapes})")
+    if checkpoint.config.pos_scheme == model.config.pos_scheme:
+        model.pos.begin_from(checkpoint.config)
     for name in source:
         if not name.startswith("pos."):
             raise ValueError(f"init_from={path} has weights that this model does not have, such as {name}")
@@ -517,6 +519,10 @@ def main(argv):
     try:
         with files.lock(Path(cfg.out_dir)) if writes else contextlib.nullcontext():
             (eval_only if cfg.eval_only else train)(cfg)
+    except RuntimeError as error:  # gloo and nccl have no type of their own for it
+        if not World.lost(error):
+            raise
+        raise ValueError(f"another process of this run has ended or stands still ({str(error)[:100]}…)") from None
     finally:
         World.leave()  # after `train` has let go of DDP, whose threads must end first
     return 0

@@ -107,16 +107,27 @@ def convert(key, given, kinds):
     if isinstance(value, str) and str not in kinds:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value[:100])
-    if type(value) is int and abs(value) >= 2**63:
-        raise ValueError(f"{key}={str(given)[:20]}… is too large")
+    if type(value) in (int, float) and not abs(value) < 2**63:  # nor is it NaN
+        raise ValueError(f"{key}={str(given)[:20]} is too large")
     if float in kinds and type(value) is int:
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
     if type(value) not in kinds:
-        shown = repr(given) if len(repr(given)) < 80 else repr(given)[:60] + "…"
+        shown = " ".join(repr(given).split())
+        shown = shown if len(shown) < 80 else shown[:60] + "…"
         raise ValueError(f"{key}={shown} must be of type {' or '.join(k.__name__ for k in kinds)}")
     return value
+
+
+def matches(value, form):
+    """Whether what was read from a file has a form: a type, a tuple of values to choose among, a list of one form for
+    all items, or a dict with a form for each of its keys."""
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(matches(value.get(key), inner) for key, inner in form.items())
+    if isinstance(form, list):
+        return isinstance(value, list) and all(matches(item, form[0]) for item in value)
+    return value in form if isinstance(form, tuple) else type(value) is form
 
 
 def at_least(low, cfg, *names):

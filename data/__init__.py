@@ -14,11 +14,29 @@ import numpy as np
 import tiktoken
 import torch
 
+import config
+
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
 HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
+SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
+META = {  # the form of meta.json; a type is never taken from a file
+    "source": {"text": str}, "vocab_size": int, "dtype": ("uint16", "uint32"), "tokenizer": {"kind": str},
+    "splits": {"train": SPLIT, "val": SPLIT},
+}  # fmt: skip
+
+
+def read_json(path, form):
+    """What a file of JSON holds. ValueError unless it has the form (config.matches)."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not config.matches(content, form):
+        raise ValueError(f"{path} is damaged, or of another kind: prepare it again")
+    return content
 
 
 def file_hash(path):
@@ -78,24 +96,21 @@ class BPETokenizer:
 
 def tokenizer_from(spec):
     """The tokenizer that `spec` describes. ValueError if there is none, or if it cannot be downloaded."""
-    kind = spec.get("kind")
-    if kind == "char":
-        return CharTokenizer(spec["chars"])
-    if kind == "gpt2":
+    if spec == {"kind": "gpt2"}:
         try:
-            return BPETokenizer(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
+            return BPETokenizer(tiktoken.get_encoding("gpt2"), spec)
         except OSError as error:  # requests' ConnectionError is one
             failed = f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__})"
             raise ValueError(f"{failed}: connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
-    if kind == "bpe":
-        encoding = tiktoken.Encoding(
-            name="bpe",
-            pat_str=spec["pattern"],
-            mergeable_ranks={base64.b64decode(token): rank for rank, token in enumerate(spec["tokens"])},
-            special_tokens={END_OF_TEXT: len(spec["tokens"])},
-        )
-        return BPETokenizer(encoding, spec)
-    raise ValueError(f"tokenizer kind {kind!r} is not one of: char, gpt2, bpe")
+    if config.matches(spec, {"kind": ("char",), "chars": str}) and len(set(spec["chars"])) == len(spec["chars"]) > 0:
+        return CharTokenizer(spec["chars"])
+    if config.matches(spec, {"kind": ("bpe",), "pattern": (GPT2_PATTERN,), "tokens": [str]}):
+        tokens = [base64.b64decode(token) for token in spec["tokens"]]
+        if len(set(tokens)) == len(tokens) and {bytes([n]) for n in range(256)} <= set(tokens):
+            ranks, special = {token: rank for rank, token in enumerate(tokens)}, {END_OF_TEXT: len(tokens)}
+            encoding = tiktoken.Encoding("bpe", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=special)
+            return BPETokenizer(encoding, spec)
+    raise ValueError(f"{str(spec)[:80]!r} does not describe a tokenizer of this code: char, gpt2 or bpe")
 
 
 def spec_hash(spec):
@@ -157,12 +172,12 @@ def load(name):
         from data.prepare import stdlib_main  # only here: most calls find it prepared
 
         stdlib_main([])
+    meta = read_json(meta_path, META)
+    splits = {s: load_split(folder, s, meta) for s in ("train", "val")}
     try:
-        meta = json.loads(meta_path.read_text())
-        splits = {s: load_split(folder, s, meta) for s in ("train", "val")}
         tokenizer = tokenizer_from(meta["tokenizer"])
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{meta_path} is damaged ({type(error).__name__}: {error}): prepare it again") from None
+    except ValueError as error:
+        raise ValueError(f"{meta_path}: {error}") from None
     if tokenizer.n_vocab != meta["vocab_size"]:
         raise ValueError(f"{meta_path}: vocab_size={meta['vocab_size']}, but its tokenizer has {tokenizer.n_vocab} ids")
     return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=spec_hash([meta["splits"], meta["tokenizer"]]))
@@ -183,6 +198,9 @@ def load_split(folder, split, meta):
     info = meta["splits"][split]
     tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
     docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
+    ends = np.append(docs, len(tokens))
+    if ends[0] != 0 or (ends[1:] < ends[:-1]).any():
+        raise ValueError(f"{folder}/{split}_docs.bin is damaged: documents begin outside the text; prepare it again")
     if tokens.nbytes < HASHED_BELOW:
         check_ids(tokens, meta["vocab_size"], folder / f"{split}.bin")
     return Split(tokens, docs, meta["vocab_size"])

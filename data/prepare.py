@@ -22,6 +22,7 @@ import torch
 from tqdm import tqdm
 
 import data
+from run.files import lock
 
 PIECE = 1 << 20  # characters read at a time
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -35,7 +36,7 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 def read_pieces(path, first=0, last=math.inf):
     """The characters first … last−1 of a UTF-8 file, in pieces as cut_pieces makes them."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with open(path, encoding="utf-8", newline="") as f:  # line ends stay as they are
             yield from cut_pieces(f, first, last)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
@@ -61,8 +62,9 @@ def cut_pieces(f, first=0, last=math.inf):
 def _last_cut(text):
     """Where the last run of white space begins that follows another character; text without one is cut at its end once
     it is long, so that memory stays bounded."""
-    if found := re.match(r".*\S(?=[ \n])", text, re.DOTALL):
-        return found.end()
+    for size in (1 << 10, 1 << 15, len(text)):  # it is nearly always close to the end
+        if ends := [found.end() for found in re.finditer(r"\S(?=[ \n])", text[-size:])]:
+            return max(0, len(text) - size) + ends[-1]
     return len(text) if len(text) > 4 * PIECE else 0
 
 
@@ -94,10 +96,11 @@ def split_documents(files, root):
     def name_hash(path):
         return hashlib.sha256(Path(os.path.relpath(path, root)).as_posix().encode()).digest()
 
-    wanted, taken, val = 0.1 * sum(p.stat().st_size for p in files), 0, set()
-    for p in sorted(files, key=name_hash):
-        size = p.stat().st_size
-        if taken < wanted and taken + size <= 2 * wanted:  # one huge file must not be all there is
+    sizes = {p: p.stat().st_size for p in sorted(files, key=name_hash)}
+    wanted, taken, val = 0.1 * sum(sizes.values()), 0, set()
+    for p, size in sizes.items():
+        # one huge file must not be all there is, nor may it be all that is left for training
+        if taken < wanted and taken + size <= 2 * wanted and len(val) < max(1, len(files) // 5):
             val.add(p)
             taken += size
     return {"train": [(p,) for p in files if p not in val], "val": [(p,) for p in files if p in val]}
@@ -185,8 +188,7 @@ def prepare(name, files, kind, source, root):
 
     tokenizer, folder = make_tokenizer(kind, pieces), data.folder_of(name)
     text_hash, splits = hashlib.sha256(), {}
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
+    with lock(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
         for split in documents:
             writer = TokenWriter(Path(temporary), split, tokenizer)
             for document in tqdm(documents[split], desc=f"writing {split}", unit="doc"):
@@ -241,9 +243,11 @@ def shakespeare_main(argv, name, kind):
     path = Path(args.file or data.folder_of(name) / "input.txt")
     if not args.file:
         download(SHAKESPEARE_URL, SHAKESPEARE_SHA256, path)
-    elif not path.is_file():
-        raise ValueError(f"--file={args.file}: there is no such file")
-    prepare(name, [path], kind, {"text": path.name if args.file else "tiny shakespeare"}, path.parent)
+    elif not path.is_file() or data.file_hash(path) != SHAKESPEARE_SHA256:
+        raise ValueError(
+            f"--file={args.file} is not Tiny Shakespeare; for your own text: python data/folder/prepare.py"
+        )
+    prepare(name, [path], kind, {"text": "tiny shakespeare"}, path.parent)
     return 0
 
 
@@ -265,7 +269,7 @@ def folder_main(argv):
     args = parser.parse_args(argv)
     check_name(args.name)
     meta, source = data.folder_of(args.name) / "meta.json", " ".join(args.paths)
-    if meta.is_file() and not args.overwrite and (held := json.loads(meta.read_text())["source"]["text"]) != source:
+    if meta.is_file() and not args.overwrite and (held := data.read_json(meta, data.META)["source"]["text"]) != source:
         raise ValueError(f"{meta.parent} holds another dataset, of {held}: choose another --name, or --overwrite")
     files = find_files(args.paths, args.glob)
     if not files:

@@ -61,8 +61,8 @@ def lock(folder, name=""):
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
-        for stale in [] if name else folder.glob(".*.tmp"):
-            stale.unlink()
+        for stale in [] if name else [*folder.glob(".*.tmp"), *folder.glob(".writing-*")]:
+            shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
         yield
     finally:
         os.close(held)

@@ -2,12 +2,15 @@
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from run.device import pick_device
+
+PATIENCE = timedelta(minutes=10)  # that a process waits for the others, before it ends
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,23 @@ class World:
 
     @classmethod
     def join(cls, device_name):
-        """The world that torchrun describes in the environment, or this process alone."""
-        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        """The world that torchrun describes in the environment, or this process alone. ValueError where it describes
+        half of one."""
+        given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+        numbers = [int(value) if value.isdigit() else -1 for value in given.values()]
+        rank, size = numbers if len(numbers) == 2 else (0, 1)
+        if len(given) == 1 or not 0 <= rank < size:
+            said = ", ".join(f"{name}={value}" for name, value in given.items())
+            raise ValueError(f"the environment has {said}: torchrun sets RANK and WORLD_SIZE together; unset them")
+        if size > 1 and (missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]):
+            raise ValueError(f"the environment has WORLD_SIZE={size}, but no {missing[0]}: start with torchrun")
         if device_name in ("auto", "cuda") and torch.cuda.is_available():
             device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
         device = pick_device(device_name)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if size > 1:
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(device, rank, size)
 
     @staticmethod
@@ -36,6 +47,12 @@ class World:
         """Ends the connection, if there is one. DDP's threads must have ended before."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    @staticmethod
+    def lost(error):
+        """Whether an error says that another process did not answer."""
+        said = str(error).lower()
+        return dist.is_initialized() and any(w in said for w in ("timed out", "timeout", "connection", "peer"))
 
     @property
     def is_first(self):

@@ -178,7 +178,7 @@ def test_a_token_id_past_the_vocabulary_is_refused(copy):
 
 def test_damaged_or_missing_meta_is_named(copy):
     change_meta(copy, lambda m: m.pop("dtype"))
-    load_fails(copy, "meta.json is damaged .KeyError: 'dtype'")
+    load_fails(copy, "meta.json is damaged, or of another kind: prepare it again")
     (copy / "meta.json").write_text("{")
     load_fails(copy, "meta.json is damaged")
     load_fails("no_such", "'no_such' is not prepared: there is no .*Prepared are: .*For your own text")

@@ -275,12 +275,19 @@ def test_init_from_goes_on_at_a_longer_block_size(trained, tmp_path, scheme, cap
     main([f"--init_from={trained(scheme)}", "--block_size=32", f"--out_dir={tmp_path}/r", *ONCE])
     c, begun, theirs = load(tmp_path / "r").config, load(tmp_path / "r").weights, load(trained(scheme)).weights
     assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
-    assert all(torch.equal(begun[k], v) for k, v in theirs.items() if k != "pos.wpe.weight")
+    assert all(torch.equal(begun[k], v) for k, v in theirs.items() if k not in ("pos.wpe.weight", "pos.table"))
     if scheme == "learnable":
         assert torch.equal(begun["pos.wpe.weight"][:16], theirs["pos.wpe.weight"])
         assert "pos.wpe.weight keeps its first 16 rows, 16 start untrained" in capsys.readouterr().out
     if scheme == "rope":
         assert c.rope_block_size == 16
+
+
+def test_t5s_buckets_that_training_did_not_reach_begin_as_the_last_that_it_did(trained, tmp_path):
+    short = load(trained("t5", block_size=8)).weights["pos.table"]
+    main([f"--init_from={trained('t5', block_size=8)}", "--block_size=64", f"--out_dir={tmp_path}/r", *ONCE])
+    begun = load(tmp_path / "r").weights["pos.table"]
+    assert torch.equal(begun[:8], short[:8]) and torch.equal(begun[8:], short[7].expand(24, -1))
 
 
 def test_init_from_with_another_scheme_keeps_the_backbone(trained, tmp_path, capsys):

@@ -13,6 +13,7 @@ import torch
 import config
 import data
 from run import checkpoint as checkpoints
+from run.files import lock
 from run.foreign import import_transformers, to_hugging_face
 
 TOLERANCE = 1e-3  # of the logits' spread: transformers computes angles and biases in float32, less exactly far out
@@ -66,8 +67,7 @@ def main(argv):
     exported = to_hugging_face(model, tokenizer.eot if tokenizer else None)
     transformers = import_transformers()
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".writing-") as temporary:
+    with lock(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=".writing-") as temporary:
         folder = Path(temporary) / target.name
         exported.save_pretrained(folder)
         if tokenizer:

@@ -1,0 +1,146 @@
+"""Files that lie: whatever is changed in one, reading it gives the thing or one clear ValueError, and no gigabytes."""
+
+import copy
+import json
+import random
+import resource
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import config
+import data
+import eval_length
+import train
+from config import matches
+from run import checkpoint as checkpoints
+
+ODD = [
+    None, True, -1, 0, 3, 1.5, 2**40, 10**30, float("nan"), float("inf"), "", "x", "O", "../..", [], [1], ["a"], {},
+    {"kind": "bpe"}, {5: 6}, [[[[]]]],
+]  # fmt: skip
+
+
+def paths(value, so_far=()):
+    """Every place in nested dicts."""
+    for key, inner in value.items():
+        yield (*so_far, key)
+        if isinstance(inner, dict):
+            yield from paths(inner, (*so_far, key))
+
+
+def put(value, path, new):
+    changed = copy.deepcopy(value)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = new
+    return changed
+
+
+def memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def refused_or_right(action):
+    """Whether an action raised ValueError; it may also succeed, but nothing else."""
+    try:
+        action()
+    except ValueError as error:
+        assert "\n" not in str(error) and len(str(error)) < 2000
+        return True
+    return False
+
+
+def test_checkpoints(trained, tmp_path):
+    run = tmp_path / "r"
+    shutil.copytree(trained("t5"), run)
+    whole = torch.load(run / "latest.pt")
+    rng, refused, tried, before = random.Random(1), 0, 0, memory()
+
+    def use():
+        loaded = checkpoints.load(run / "latest.pt")
+        loaded.model(torch.device("cpu"))
+        loaded.tokenizer()
+        train.inherited({"resume": True, "out_dir": str(run)})
+
+    for path in paths(whole):
+        for new in rng.sample(ODD, 4) + [torch.zeros(2), torch.zeros(3).to_sparse(), torch.ones(1).expand(2**40)][:2]:
+            torch.save(put(whole, path, new), run / "latest.pt")
+            refused += refused_or_right(use)
+            tried += 1
+    print(f"{tried} odd values in a checkpoint, {refused} refused")
+    assert refused > 0.5 * tried and memory() - before < 500_000  # kB
+
+
+def test_meta_json(dataset, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(dataset, folder)
+    whole = json.loads((folder / "meta.json").read_text())
+    for path in paths(whole):
+        for new in ODD:
+            (folder / "meta.json").write_text(json.dumps(put(whole, path, new)))
+            refused_or_right(lambda: data.load(str(folder)))
+    for text in ("", "7", "[]", "{", "null", '{"a":' * 5000, '{"vocab_size": 1' + "0" * 5000 + "}", "\udcff"):
+        (folder / "meta.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(ValueError, match="is damaged"):
+            data.load(str(folder))
+    (folder / "meta.json").write_text(json.dumps(put(whole, ("dtype",), "O")))  # would make numpy read pointers
+    with pytest.raises(ValueError, match="is damaged"):
+        data.load(str(folder))
+
+
+def test_tokens_and_documents(dataset, tmp_path):
+    folder, rng = tmp_path / "copy", random.Random(2)
+    shutil.copytree(dataset, folder)
+    for name in ("train.bin", "val_docs.bin"):
+        whole = (folder / name).read_bytes()
+        for n in range(20):
+            changed = bytearray(whole)
+            changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+            (folder / name).write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
+            with pytest.raises(ValueError, match=name):
+                data.load(str(folder))
+        (folder / name).write_bytes(whole)
+
+
+def test_kept_losses(tmp_path):
+    path, key, rng = tmp_path / "length.npz", {"checkpoint": "c"}, random.Random(3)
+    np.savez(path, key=json.dumps(key), **{"16": np.ones(8), "ends": np.arange(8)})
+    whole = path.read_bytes()
+    assert set(eval_length.kept(path, key)) == {"key", "16", "ends"}
+    for n in range(200):
+        changed = bytearray(whole)
+        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
+        refused_or_right(lambda: eval_length.kept(path, key))
+    for arrays in ({"key": np.array("[1]")}, {"16": np.ones(3)}, {"key": np.array("{"), "16": np.array([object()])}):
+        np.savez(path, **arrays)
+        with pytest.raises(ValueError, match="is damaged: delete it"):
+            eval_length.kept(path, key)
+    header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    claim = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + b"\n"  # 8 TB
+    import zipfile
+
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("key.npy", header + claim)
+    with pytest.raises(ValueError, match="is damaged: delete it"):
+        eval_length.kept(path, key)
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 400, "-" * 10_000 + "1", "1e" + "9" * 400, "[" * 5000, "9" * 5000, "0x" + "f" * 90]
+)
+@pytest.mark.parametrize("key", ["max_iters", "learning_rate", "compile"])
+def test_command_line(key, text):
+    with pytest.raises(ValueError) as error:
+        config.load(train.TrainConfig, [f"--{key}={text}"])
+    assert len(str(error.value)) < 300
+
+
+def test_forms():
+    assert matches({"a": 1, "more": 2}, {"a": int}) and not matches({"a": True}, {"a": int})
+    assert matches(["x", "y"], [str]) and not matches(["x", 1], [str]) and not matches("xy", [str])
+    assert matches("x", ("x", "y")) and not matches("z", ("x", "y")) and not matches([], {"a": int})
