@@ -250,3 +250,45 @@ def test_validation_windows_cover_all_or_spread_evenly():
     assert split.val_starts(10).tolist() == list(range(0, 1000, 10))
     assert split.val_starts(10, 40).tolist() == [0, 250, 500, 750]
     assert split.windows(split.val_starts(10, 20), 3).tolist() == [[0, 1, 2, 3], [500, 501, 502, 503]]
+
+
+def test_line_ends_stay_as_they_are(tmp_path):
+    text = "one\r\ntwo\r\n" * 300
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    P.folder_main([f"{tmp_path}/a.txt", f"--name={tmp_path}/d"])
+    dataset = data.load(f"{tmp_path}/d")
+    ids = [*dataset.train.tokens.tolist(), *dataset.val.tokens.tolist()]
+    assert dataset.tokenizer.decode_bytes(ids).decode() == text
+    assert sum(split["bytes"] for split in dataset.meta["splits"].values()) == len(text.encode())
+
+
+def test_one_huge_file_leaves_small_ones_to_train_on(tmp_path):
+    for n in range(10):
+        (tmp_path / f"{n}.txt").write_text("x" * (10**6 if n == 4 else 1000))
+    split = P.split_documents(P.find_files([tmp_path]), tmp_path)
+    assert len(split["train"]) == 8 and len(split["val"]) == 2
+
+
+def test_a_cut_is_where_a_word_ends_even_of_long_white_space():
+    rng = random.Random(0)
+    for _ in range(2000):
+        text = "".join(rng.choice("ab \n\t") for _ in range(rng.randrange(12)))
+        ends = [n for n in range(1, len(text)) if not text[n - 1].isspace() and text[n] in " \n"]
+        assert P._last_cut(text) == (ends[-1] if ends else 0)
+    for text in ("a" + " " * 10**6, ("a" + "\t" * 9) * 10**5, "\t " * 10**6):  # hours, if it were quadratic
+        P._last_cut(text)
+
+
+def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
+    (tmp_path / "d" / ".writing-abc").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("one two\n" * 300)
+    P.folder_main([f"{tmp_path}/a.txt", f"--name={tmp_path}/d"])
+    assert not [p for p in (tmp_path / "d").iterdir() if p.name.startswith(".")]
+
+
+def test_another_file_is_not_taken_for_shakespeare(tmp_path):
+    (tmp_path / "a.txt").write_text("To be")
+    with pytest.raises(
+        ValueError, match="a.txt is not Tiny Shakespeare; for other text: python data/folder/prepare.py"
+    ):
+        P.shakespeare_main([f"--file={tmp_path}/a.txt"], str(tmp_path / "d"), "char")

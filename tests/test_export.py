@@ -90,6 +90,9 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path):
     assert theirs.encode(text) == list(tokenizer.encode(text))
     assert theirs.decode(theirs.encode(text)) == text == tokenizer.decode_bytes(theirs.encode(text)).decode()
     assert theirs.eos_token_id == tokenizer.eot
+    if kind == "char":  # nothing is dropped
+        with pytest.raises(Exception, match="Missing"):
+            theirs.encode("def €")
 
 
 OTHERS = [s for s in SCHEMES if s not in ARCHITECTURES]

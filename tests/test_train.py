@@ -187,6 +187,23 @@ def test_log_line_reads_at_a_glance_and_a_warm_up_that_fills_the_run_is_reported
     assert "note: warmup_iters=6 is not over by step 6" in out
 
 
+@pytest.mark.parametrize(
+    "env, message",
+    [
+        ({"RANK": "1"}, "the environment has RANK=1: torchrun sets RANK and WORLD_SIZE together"),
+        ({"WORLD_SIZE": "2"}, "the environment has WORLD_SIZE=2"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "the environment has RANK=0, WORLD_SIZE=0"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "the environment has RANK=x, WORLD_SIZE=2"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "the environment has RANK=2, WORLD_SIZE=2"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "the environment has WORLD_SIZE=2, but no MASTER_ADDR"),
+    ],
+)
+def test_half_of_torchruns_variables_are_refused(env, message, tiny, tmp_path, monkeypatch, refused):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert message in refused(main, *tiny, f"--out_dir={tmp_path}/r")
+
+
 OTHER_VALUES = {  # for each setting that is not of one call only: another value, and why a resumed run refuses it
     "max_iters": "7", "learning_rate": "0.2", "muon_lr": "0.3", "min_lr": "0.1", "warmup_iters": "5", "decay": "cosine",
     "weight_decay": "0.5", "beta1": "0.3", "beta2": "0.5", "grad_clip": "0.01", "batch_size": "5",

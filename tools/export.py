@@ -31,10 +31,11 @@ class ExportConfig:
 
 def to_hugging_face_tokenizer(transformers, tokenizer):
     """transformers' tokenizer that encodes and decodes as ours does."""
-    if tokenizer.eot is None:  # characters: byte pairs without a merge
-        from tokenizers import Tokenizer, decoders, models
+    if tokenizer.eot is None:  # characters; without an entry for unknown ones they are an error, as here
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-        fast = Tokenizer(models.BPE({c: i for i, c in enumerate(tokenizer.chars)}, []))
+        fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
+        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         fast.decoder = decoders.Fuse()
         special = {}
     else:
