@@ -14,6 +14,7 @@ from data.prepare import folder_main
 from evaluation.protocols import PROTOCOLS
 from evaluation.windows import window_losses
 from model import SCHEMES
+from run import files
 
 WINDOW_LOSSES = "evaluation.protocols.window_losses"
 
@@ -237,3 +238,14 @@ def test_runs_on_different_text_are_refused(runs, trained, tmp_path, dataset, sh
     assert list(texts) == [dataset, other] and len({t["hash"] for t in texts.values()}) == 2
     line = refused(E.main, runs / "rope", *flags(tmp_path), f"--dataset={other}")
     assert "another tokenizer than that of dataset" in line
+
+
+def test_a_results_dir_that_cannot_be_written_is_found_first(runs, tmp_path, refused, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(E, "measure", None)  # nothing is measured
+    assert "file" in refused(E.main, runs / "rope", *flags(tmp_path), f"--results_dir={tmp_path}/file")
+
+
+def test_a_variant_is_measured_by_one_process_at_a_time(runs, tmp_path, refused):
+    with files.lock(runs / "rope", ".length.lock"):
+        assert "another process is writing into" in refused(E.main, runs / "rope", *flags(tmp_path, "--seed=9"))

@@ -94,3 +94,12 @@ def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsy
         assert f"def {name}(" in tests, name
     for path in re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r"`(schemes/\w+\.png)`", text):
         assert (ROOT / "docs" / path).exists(), path
+
+
+def test_what_can_go_wrong_names_tests_that_exist():
+    named = re.findall(r"`(test_\w+\.py|…)(?:::(\w+))?`", (ROOT / "docs" / "robustness.md").read_text())
+    file = ""
+    for where, test in named:
+        file = file if where == "…" else where
+        assert f"def {test}" in (ROOT / "tests" / file).read_text()
+    assert len(named) > 30
