@@ -522,7 +522,7 @@ def main(argv):
     except RuntimeError as error:  # gloo and nccl have no type of their own for it
         if not World.lost(error):
             raise
-        raise ValueError(f"another process of this run has ended or stands still ({str(error)[:100]}…)") from None
+        raise ConnectionError(f"another process of this run has ended or stands still ({str(error)[:80]}…)") from None
     finally:
         World.leave()  # after `train` has let go of DDP, whose threads must end first
     return 0

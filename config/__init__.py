@@ -29,7 +29,9 @@ def script(main):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0"  # each process makes it
+        if isinstance(error, OSError) or not echo:
+            print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
         signum = interrupt.args[0] if interrupt.args else signal.SIGINT

@@ -204,6 +204,12 @@ def test_half_of_torchruns_variables_are_refused(env, message, tiny, tmp_path, m
     assert message in refused(main, *tiny, f"--out_dir={tmp_path}/r")
 
 
+def test_under_torchrun_a_mistake_is_said_once(tiny, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    done = subprocess.run([*command, *tiny, "--learning_rat=1"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0 and done.stderr.count("error: unknown key 'learning_rat'") == 1
+
+
 OTHER_VALUES = {  # for each setting that is not of one call only: another value, and why a resumed run refuses it
     "max_iters": "7", "learning_rate": "0.2", "muon_lr": "0.3", "min_lr": "0.1", "warmup_iters": "5", "decay": "cosine",
     "weight_decay": "0.5", "beta1": "0.3", "beta2": "0.5", "grad_clip": "0.01", "batch_size": "5",
