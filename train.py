@@ -400,7 +400,8 @@ def train(cfg):
                 torch.manual_seed(hash((cfg.seed, step, micro_step, world.rank)))
             if world.size > 1:  # gradients are exchanged once a step
                 step_model.require_backward_grad_sync = micro_step == micro_steps - 1
-            torch.compiler.cudagraph_mark_step_begin()  # what CUDA graphs computed before may now be overwritten
+            if compiled:
+                torch.compiler.cudagraph_mark_step_begin()  # what CUDA graphs computed before may be overwritten
             with autocast(device, dtype):
                 loss = step_model(x, y)[1] / micro_steps
             loss.backward()
