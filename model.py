@@ -336,7 +336,7 @@ class T5(PositionScheme, name="t5"):
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         distance = (q_pos[:, None] - k_pos).clamp(min=0)
-        return F.embedding(distance, prepared).permute(2, 0, 1)[None]  # (1, H, queries, keys)
+        return F.embedding(distance, prepared).permute(2, 0, 1)[None].contiguous()  # (1, H, queries, keys)
 
 
 class TransformerXL(PositionScheme, name="transformer_xl"):

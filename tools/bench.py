@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler, which counts memory, says more than is of use
 import torch
 from tqdm import tqdm
 
