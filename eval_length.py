@@ -242,8 +242,8 @@ def main(argv):
         except KeyboardInterrupt:
             print("\nstopped; what was measured is kept, and the same command goes on", flush=True)
             raise
-        rows, units = protocol.rows(found, run.trained)
-        texts[run.dataset.name] = {"hash": run.dataset.hash} | protocol.about_text(found, units)
+        rows = protocol.rows(found, run.trained)
+        texts[run.dataset.name] = {"hash": run.dataset.hash} | protocol.about_text(found)
         result = result_of(protocol, run.checkpoint, rows)
         measured[run.name + suffix] = run.checkpoint.experiment + suffix, found, result
         took = format_seconds(time.perf_counter() - begin) if computed else "done before"
@@ -252,9 +252,9 @@ def main(argv):
         if computed:
             closing = log_run(one, protocol, run, result)
 
-    results = pool_seeds(protocol, measured)
+    results, losses = pool_seeds(protocol, measured)
     own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # beside the comparison of several
-    picture = report(protocol, results, texts, Path(cfg.results_dir, stem_of(cfg) + own))
+    picture = report(protocol, results, losses, texts, Path(cfg.results_dir, stem_of(cfg) + own))
     if closing:  # something is new: the picture does not belong to a single run
         closing = log_comparison(cfg, protocol, runs, results, picture)
     print("\n".join(closing))

@@ -244,9 +244,7 @@ def shakespeare_main(argv, name, kind):
     if not args.file:
         download(SHAKESPEARE_URL, SHAKESPEARE_SHA256, path)
     elif not path.is_file() or data.file_hash(path) != SHAKESPEARE_SHA256:
-        raise ValueError(
-            f"--file={args.file} is not Tiny Shakespeare; for other text: python data/folder/prepare.py"
-        )
+        raise ValueError(f"--file={args.file} is not Tiny Shakespeare; for other text: python data/folder/prepare.py")
     prepare(name, [path], kind, {"text": "tiny shakespeare"}, path.parent)
     return 0
 

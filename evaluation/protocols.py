@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluation.attention import attention_entropy
 from evaluation.pictures import figure_of, mark_training_length, scheme_styles
-from evaluation.statistics import FEWEST_DOCUMENTS, paired_bands
+from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, text_bands
 from evaluation.windows import choose_ends, foreign, shuffled, window_losses
 
 STRIDES = 4  # per block, under `sliding`
@@ -113,32 +113,39 @@ class Protocol:
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
     def bands(self, differences, found):
-        """{key: (mean, half-width of its band)} of differences, {key: (blocks,)}, and [resampling unit, how many]."""
+        """{key: (mean, half-width of its interval, or None where the text has too few documents)} of differences,
+        {key: (blocks,) of one run, or (seeds, blocks)}. Over one run's text they hold at all keys at once; over seeds
+        and text, each by itself."""
         if not differences:
-            return {}, []
-        columns = np.stack(list(differences.values()), axis=1)
-        means, widths, *units = paired_bands(columns, found["documents"], self.seed)
-        return {key: (float(m), float(w)) for key, m, w in zip(differences, means, widths, strict=True)}, units
+            return {}
+        values = np.stack(list(differences.values()), axis=-1)
+        if values.ndim == 2:
+            means, widths = text_bands(values, found["documents"], self.seed)
+        else:
+            means, widths, _ = mean_intervals(values, found["documents"])
+        widths = [None if np.isnan(w) else float(w) for w in widths]
+        return {key: (float(m), w) for key, m, w in zip(differences, means, widths, strict=True)}
 
     def rows(self, found, trained):
-        """{length: row, or None where the scheme is undefined}, and [resampling unit, how many]."""
+        """{length: row, or None where the scheme is undefined}. In `found`, losses may have the seeds of one
+        experiment as a first dimension."""
         losses, rows = self.losses(found), dict.fromkeys(self.lengths)
-        bands, units = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
-        for n, (delta, band) in bands.items():
-            rows[n] = {"loss": float(losses[n].mean()), "delta": delta, "band": band}
-            rows[n]["bits_per_byte"] = rows[n]["loss"] / math.log(2) / float(found["bytes_per_token"])
+        deltas = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
+        for n, (loss, level) in self.bands(losses, found).items():
+            rows[n] = dict(zip(("loss", "level", "delta", "band"), (loss, level, *deltas[n]), strict=True))
+            rows[n]["bits_per_byte"] = loss / math.log(2) / float(found["bytes_per_token"])
         self.add_columns(rows, losses, found, trained)
-        return rows, units
+        return rows
 
     def add_columns(self, rows, losses, found, trained):
         """Adds to the rows what this protocol knows besides."""
 
     # how it is shown
 
-    def about_text(self, found, units):
+    def about_text(self, found):
         """What the report says about a text, as plain types."""
         known = {key: float(found[key]) for key in ("crossing", "bytes_per_token")}
-        return known | {"documents": len(np.unique(found["documents"])), "units": units[0], "n": units[1]}
+        return known | {"documents": len(np.unique(found["documents"]))}
 
     def heading(self, texts, pooled):
         """The lines over the table. texts: {dataset: what `about_text` returned}."""
@@ -146,13 +153,17 @@ class Protocol:
         for name, text in texts.items():
             lines.append(
                 f"{name}: {text['documents']} documents, {text['crossing']:.0%} of the longest contexts cross "
-                f"documents, {text['bytes_per_token']:.3g} bytes per token; bands over {text['n']} {text['units']}, "
-                f"all lengths at once"
+                f"documents, {text['bytes_per_token']:.3g} bytes per token"
             )
-            if text["n"] < FEWEST_DOCUMENTS:
-                lines.append(f"note: {text['n']} {text['units']} are too few for a reliable band: raise --blocks")
-        seeds = " and the standard deviation over the seeds" if pooled else ""
-        lines.append(f"Loss in nats per token, then {self.columns}{seeds}.")
+            if text["documents"] < FEWEST_DOCUMENTS:
+                few = f"{text['documents']} documents are too few for an interval: at least {FEWEST_DOCUMENTS}"
+                lines.append(f"note: {few}; choose a --dataset of more documents, or shorter --lengths")
+        lines.append(f"Loss in nats per token, ± its interval at the training length, then {self.columns}.")
+        lines.append("One run: ± is a 95% band over the choice of text, at all lengths at once.")
+        if pooled:
+            lines.append(
+                "Several seeds: ± is a 95% interval of the mean over text and training, for each length by itself."
+            )
         return [*lines, f"L*: where Δ exceeds {self.threshold:g} nats by more than its band."]
 
     def shown(self):
@@ -166,13 +177,12 @@ class Protocol:
     def cell(self, row, is_training_length):
         """One run at one length."""
         if is_training_length:
-            return f"{row['loss']:.3f}  training length"
-        seeds = f", seeds ±{row['delta_seed_sd']:.3f}" if "delta_seed_sd" in row else ""
-        return f"{row['loss']:.3f}  {row['delta']:+.3f} ±{row['band']:.3f}{seeds}"
+            return f"{row['loss']:.3f} {within(row['level'])} training length"
+        return f"{row['loss']:.3f}  {row['delta']:+.3f} {within(row['band'])}"
 
     def interval(self, row, key):
         """What the picture shows around a row's value: (low, high). The row is {} where the scheme is undefined."""
-        value, band = row.get(key, math.nan), row.get("band" if key == "loss" else f"{key}_band", 0.0)
+        value, band = row.get(key, math.nan), row.get("band" if key == "loss" else f"{key}_band") or 0.0
         return value - band, value + band
 
     def draw(self, results):
@@ -200,6 +210,11 @@ class Protocol:
             axes.set(xlabel=self.axis, ylabel=ylabel)
         all_axes[0].legend(frameon=False)
         return figure
+
+
+def within(band):
+    """An interval's half-width in a table."""
+    return " " * 6 if band is None else f"±{band:.3f}"
 
 
 def doublings(first, last):
@@ -235,7 +250,7 @@ class Fixed(Protocol, name="fixed", stem="length"):
     def add_columns(self, rows, losses, found, trained):
         for n in losses:
             if f"entropy-{n}" in found:
-                rows[n]["entropy"] = float(found[f"entropy-{n}"])
+                rows[n]["entropy"] = float(np.mean(found[f"entropy-{n}"]))
 
 
 class Sliding(Protocol, name="sliding"):
@@ -281,13 +296,13 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
         """Splits Δ into dilution and the rest, which is real. Longer windows bring dilution even where the losses by
         position stay as they are."""
         dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in losses if n > trained}
-        bands, _ = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
+        bands = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
         for n, (real, band) in bands.items():
             rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": band}
 
     def cell(self, row, is_training_length):
         text = super().cell(row, is_training_length)
-        real = f"  real {row['real']:+.3f} ±{row['real_band']:.3f}" if "real" in row else " " * 20
+        real = f"  real {row['real']:+.3f} {within(row['real_band'])}" if "real" in row else " " * 20
         return text if is_training_length else text + real
 
 
@@ -314,8 +329,8 @@ class Position(Protocol, name="position"):
 
     def losses(self, found):
         positions = found["positions"]
-        edges = [0, *(n for n in self.lengths if n <= positions.shape[1])]
-        return {n: positions[:, low:n].mean(axis=1) for low, n in itertools.pairwise(edges)}
+        edges = [0, *(n for n in self.lengths if n <= positions.shape[-1])]
+        return {n: positions[..., low:n].mean(axis=-1) for low, n in itertools.pairwise(edges)}
 
     def add_columns(self, rows, losses, found, trained):
         for n in losses:
@@ -354,7 +369,7 @@ class Context(Protocol, name="context"):
         """What the true context gains over each other one."""
         asked = [(kind, n) for kind in self.kinds for n in losses if n > trained]
         others = {(kind, n): losses[trained] if kind == "cut" else found[f"{kind}-{n}"] for kind, n in asked}
-        bands, _ = self.bands({(kind, n): others[kind, n] - losses[n] for kind, n in asked}, found)
+        bands = self.bands({(kind, n): others[kind, n] - losses[n] for kind, n in asked}, found)
         for (kind, n), (gain, band) in bands.items():
             rows[n] |= {f"gain_over_{kind}": gain, f"gain_over_{kind}_band": band}
 
@@ -364,5 +379,5 @@ class Context(Protocol, name="context"):
     def cell(self, row, is_training_length):
         if "gain_over_cut" not in row:
             return super().cell(row, is_training_length)
-        gains = (f"  {row[f'gain_over_{k}']:+.3f} ±{row[f'gain_over_{k}_band']:.3f}" for k in self.kinds)
+        gains = (f"  {row[f'gain_over_{k}']:+.3f} {within(row[f'gain_over_{k}_band'])}" for k in self.kinds)
         return f"{row['loss']:.3f}" + "".join(gains)

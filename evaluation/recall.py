@@ -86,9 +86,9 @@ class Recall(Protocol, name="recall", stem="recall"):
                 right, loss = found[str(d)], float(found[f"loss-{d}"].mean())
                 low, high = wilson(right.sum(), len(right))
                 rows[d] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high, "loss": loss}
-        return rows, []
+        return rows
 
-    def about_text(self, found, units):
+    def about_text(self, found):
         return {}
 
     def heading(self, texts, pooled):

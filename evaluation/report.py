@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.statistics import breakdown
+from evaluation.statistics import breakdown, mean_intervals
 from run import files
+
+TARGETS = ("ends", "documents", "bytes_per_token", "crossing")  # what runs on the same text have in common
 
 
 def result_of(protocol, checkpoint, rows):
@@ -21,31 +23,67 @@ def result_of(protocol, checkpoint, rows):
 
 
 def pool_seeds(protocol, measured):
-    """{name: result}, with the runs of one experiment under several seeds as one: the mean over seeds with the band
-    over the text, and the seeds' standard deviation. A run whose seed was there before stands apart. measured:
-    {name: (experiment, found, result)}."""
+    """{name: result}, with the runs of one experiment under several seeds as one, and {name: {seed: found}}. A run
+    whose seed was there before stands apart. measured: {name: (experiment, found, result)}."""
     groups, seen = {}, set()
     for name, (experiment, _, result) in measured.items():
         run = experiment, result["seed"]
         alone = run in seen or not protocol.pools_seeds
         groups.setdefault(name if alone else experiment, []).append(name)
         seen.add(run)
-    results = {}
+    results, losses = {}, {}
     for names in groups.values():
         shortest = min(names, key=len)
         result = results[shortest] = dict(measured[shortest][-1])
+        each = losses[shortest] = {measured[n][-1]["seed"]: measured[n][1] for n in names}
         if len(names) > 1:
-            each, seeds = [measured[n][1] for n in names], {n: measured[n][-1]["rows"] for n in names}
-            common = set.intersection(*map(set, each)) - {"key", "ends", "documents"}
-            mean = {key: np.mean([found[key] for found in each], axis=0) for key in common}
-            mean["documents"] = each[0]["documents"]  # the same in all, as the blocks are
-            rows, _ = protocol.rows(mean, result["training_length"])
-            for n, row in rows.items():
-                for key in ("loss", "delta") if row else ():
-                    row[f"{key}_seed_sd"] = float(np.std([own[n][key] for own in seeds.values()], ddof=1))
+            rows = protocol.rows(pooled(each.values()), result["training_length"])
             star = breakdown(rows, result["training_length"], protocol.threshold)
+            seeds = {n: measured[n][-1]["rows"] for n in names}
             result |= {"rows": rows, "seeds": seeds, "L_star": star}
-    return results
+    return results, losses
+
+
+def pooled(each):
+    """What is known about several runs on the same text, with the runs as the first dimension of their losses."""
+    first, *others = each
+    common = set(first).intersection(*others) - {"key", *TARGETS}
+    return {key: np.stack([found[key] for found in each]) for key in common} | {key: first[key] for key in TARGETS}
+
+
+def contrasts(protocol, losses, length):
+    """{(a, b): (difference of their losses, half-width of its interval, what is found in 80% of cases)} of all pairs
+    of lines at a length, over the text and the seeds that both have. The 95% intervals hold for all pairs at once
+    (Bonferroni)."""
+    pairs, found = [], {}
+    for a, b in itertools.combinations(losses, 2):
+        seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
+        one, two = ([protocol.losses(losses[name][seed]).get(length) for seed in seeds] for name in (a, b))
+        same = all(np.array_equal(losses[a][s]["ends"], losses[b][s]["ends"]) for s in seeds)
+        if len(seeds) > 1 and same and not any(values is None for values in (*one, *two)):
+            pairs.append((a, b, np.stack(one) - np.stack(two), losses[a][seeds[0]]["documents"]))
+    for a, b, values, documents in pairs:
+        mean, width, more = mean_intervals(values[:, :, None], documents, p=0.05 / len(pairs))
+        if not np.isnan(width[0]):
+            found[a, b] = float(mean[0]), float(width[0]), float(more["seen"][0])
+    return found
+
+
+def contrast_table(found, length):
+    """Lines that show the contrasts at a length as a triangle: row − column, where that is decided."""
+    names = list(dict.fromkeys(name for pair in found for name in pair))
+    wide = 2 + max(map(len, names))
+    yield f"Loss at {length:,} of the row less that of the column, where its sign is sure for all pairs at once (95%):"
+    yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
+    for i, row in enumerate(names[1:], start=1):
+        cells = []
+        for column in names[:i]:
+            mean, width, _ = found.get((column, row), (0.0, 1.0, 1.0))
+            cells.append(f"{-mean:+.3f}" if abs(mean) > width else "·")
+        yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
+    seen = sorted(more for *_, more in found.values())[len(found) // 2]
+    yield f"With these seeds a difference of {seen:.3f} is found in 80% of cases (median of the pairs)."
+    yield ""
 
 
 def table(protocol, results, width=96):
@@ -69,19 +107,25 @@ def star(result):
     n, T = result["L_star"], result["training_length"]
     if n is not None:
         return f"= {n} ({n / T:g}×)"
+    if any(row and row["band"] is None for row in result["rows"].values()):
+        return "unknown"
     defined = max(length for length, row in result["rows"].items() if row)
     beyond = max(result["rows"]) > T
     return f"> {defined}" if defined > T else "undefined" if beyond else "not looked for"
 
 
-def report(protocol, results, texts, base):
-    """Prints the table; writes the picture, whose path it returns, and the numbers. base: their path without an
+def report(protocol, results, losses, texts, base):
+    """Prints the tables; writes the picture, whose path it returns, and the numbers. base: their path without an
     ending."""
-    pooled = any("seeds" in result for result in results.values())
-    print("", *protocol.heading(texts, pooled), "", table(protocol, results), sep="\n")
-    picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
+    seeded = any("seeds" in result for result in results.values())
+    print("", *protocol.heading(texts, seeded), "", table(protocol, results), sep="\n")
     summary = {"protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
-    summary |= {"threshold": protocol.threshold, "datasets": texts, "runs": results}
+    summary |= {"threshold": protocol.threshold, "datasets": texts, "runs": results, "contrasts": {}}
+    for length in [*protocol.training_lengths, protocol.shown()[-1]] if seeded else []:
+        if found := contrasts(protocol, losses, length):
+            print(*contrast_table(found, length), sep="\n")
+            summary["contrasts"][length] = {f"{a} - {b}": found[a, b] for a, b in found}
+    picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     files.write(numbers, json.dumps(summary, indent=1, allow_nan=False))
     protocol.draw(results).savefig(picture, dpi=150 if len(protocol.panels) == 1 else 110)
     print(f"picture   {picture}\nnumbers   {numbers}; each block's loss: .npz files in the run folders")

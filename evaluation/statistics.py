@@ -3,34 +3,84 @@
 import numpy as np
 
 RESAMPLES = 4000  # of the bootstrap
-FEWEST_DOCUMENTS = 10  # with fewer, blocks are resampled, and the band covers these documents only
+FEWEST_DOCUMENTS = 20  # with fewer there is no interval: none that we know of covers as often as it says
 
 
-def paired_bands(differences, documents, seed):
-    """Means of differences (blocks, columns), and half-widths of a 95% band that holds in all columns at once.
+def t_quantile(p, df):
+    """What Student's |t| with df degrees of freedom exceeds with probability p; p and df may be arrays of one shape."""
+    step = np.pi / 2 / 20_000  # t = sqrt(df)·tan(angle), where the angle's density is cos^(df − 1)
+    edges = step * np.arange(20_001)
+    p, df = np.broadcast_arrays(p, np.minimum(df, 1000.0))
+    found = []
+    for tail, n in zip(p.flat, df.flat, strict=True):
+        below = np.cumsum(np.cos(edges[1:] - step / 2) ** (n - 1))
+        found.append(np.sqrt(n) * np.tan(np.interp(1 - tail, np.append(0, below / below[-1]), edges)))
+    return np.reshape(found, p.shape)
 
-    The band is the bootstrap's max-t. It resamples documents, since neighbouring blocks of one document are alike, or
-    blocks where there are too few documents. Also returns the resampling unit and the number of units."""
+
+def by_document(values, documents):
+    """Mean of values (…, blocks, columns) over blocks, and each document's part in its error, (…, documents, columns),
+    as if there were as many documents without it: the jackknife's, which sees what one large document decides alone."""
     distinct, ids = np.unique(documents, return_inverse=True)
-    n, units = len(distinct), "documents"
+    sums = np.zeros((*values.shape[:-2], len(distinct), values.shape[-1]))
+    np.add.at(np.moveaxis(sums, -2, 0), ids, np.moveaxis(values, -2, 0))
+    counts = np.bincount(ids)[:, None]
+    mean = values.mean(axis=-2)
+    return mean, (sums - counts * mean[..., None, :]) / counts.mean() / (1 - counts / counts.sum())
+
+
+def text_bands(values, documents, seed):
+    """Means of values (blocks, columns), and half-widths of a 95% band that holds in all columns at once, over the
+    choice of text: the bootstrap's max-t over documents, each draw over its own standard error (Hall 1992). The widths
+    are NaN where there are too few documents."""
+    mean, parts = by_document(values, documents)
+    n = len(parts)
     if n < FEWEST_DOCUMENTS:
-        n, units, ids = len(documents), "blocks", np.arange(len(documents))
-    sums, counts = np.zeros((n, differences.shape[1])), np.bincount(ids)
-    np.add.at(sums, ids, differences)
-    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    means = differences.mean(axis=0)
-    resampled = (draws @ sums) / (draws @ counts)[:, None]
-    se = resampled.std(axis=0)
+        return mean, np.full(len(mean), np.nan)
+    se = np.sqrt((parts**2).sum(axis=0) / (n * (n - 1)))
     moved = se > 0  # at the training length itself every difference is 0
-    t = abs(resampled - means)[:, moved] / se[moved]
-    width = np.quantile(t.max(axis=1), 0.95) * se if moved.any() else se
-    return means, width, units, n
+    if not moved.any():
+        return mean, se
+    parts, counts = parts[:, moved], np.unique(documents, return_counts=True)[1]
+    draws = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    size = (draws @ counts)[:, None] / counts.mean()  # of a draw, in documents of mean length
+    off = draws @ parts / size
+    share = (counts / counts.mean())[:, None]
+    squares = draws @ parts**2 - 2 * off * (draws @ (parts * share)) + off**2 * (draws @ share**2)
+    own_se = np.sqrt(np.maximum(squares, 1e-300) * n / (n - 1)) / size
+    width = np.quantile(np.abs(off / own_se).max(axis=1), 0.95) * se
+    return mean, width
+
+
+def mean_intervals(values, documents, p=0.05):
+    """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals, one for each column by itself, over
+    the choice of text and over training: Satterthwaite's (1946) for a two-way layout of seeds and documents. Also
+    returns the standard errors by the text alone and by the seeds alone. NaN where there are too few documents."""
+    mean, parts = by_document(values, documents)
+    k, n, _ = parts.shape
+    parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
+    total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
+    by_seed = n * ((seeds - total) ** 2).sum(axis=0) / (k - 1)
+    by_text = k * ((texts - total) ** 2).sum(axis=0) / (n - 1)
+    both = ((parts - seeds[:, None] - texts + total) ** 2).sum(axis=(0, 1)) / ((k - 1) * (n - 1))
+    extra = by_seed > both  # where seeds differ no more than chance within them has it, the text is all
+    variance = by_text + np.where(extra, by_seed - both, 0)
+    spread = by_text**2 / (n - 1) + np.where(extra, by_seed**2 / (k - 1) + both**2 / ((k - 1) * (n - 1)), 0)
+    df = np.where(spread > 0, variance**2 / np.maximum(spread, 1e-300), n - 1)
+    se = np.sqrt(variance / (n * k)) if n >= FEWEST_DOCUMENTS else np.full(len(total), np.nan)
+    width, power = t_quantile(p, df) * se, t_quantile(0.4, df) * se
+    parts = {"text_se": by_text, "seed_se": by_seed}
+    return (
+        mean.mean(axis=0),
+        width,
+        {name: np.sqrt(ms / (n * k)) for name, ms in parts.items()} | {"seen": width + power},
+    )
 
 
 def breakdown(rows, training_length, threshold):
     """L*: the first length past training_length whose Δ exceeds the threshold, in nats, by more than its band, or None.
-    rows: {length: {"delta", "band"} or None where undefined}."""
-    past = ((n, row) for n, row in rows.items() if n > training_length and row)
+    rows: {length: {"delta", "band"} or None where undefined}. A band that is None is none: L* is not known."""
+    past = ((n, row) for n, row in rows.items() if n > training_length and row and row["band"] is not None)
     return next((n for n, row in past if row["delta"] - row["band"] > threshold), None)
 
 

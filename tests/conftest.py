@@ -127,3 +127,10 @@ def refused(monkeypatch, capsys):
         return err
 
     return call
+
+
+@pytest.fixture
+def few_documents(monkeypatch):
+    """Lets texts of two documents have intervals."""
+    for module in ("statistics", "protocols"):
+        monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)

@@ -18,6 +18,8 @@ from run import checkpoint as checkpoints
 
 LOSSES = [name for name in PROTOCOLS if name != "recall"]  # test_recall.py has the other
 
+pytestmark = pytest.mark.usefixtures("few_documents")
+
 
 class KnownModel:
     """Its loss at position p of a window is f(p), whatever the text: over three tokens, token 0 has the probability
@@ -47,7 +49,7 @@ def measured(protocol, model, dataset, trained=16):
     found, subject = protocol.prepare(dataset, trained), Subject(model, dataset.val, torch.float32, lambda n: None)
     for job in protocol.jobs(found, trained, None):
         found |= protocol.measure(job, subject, found, trained)
-    return found, protocol.rows(found, trained)[0], subject
+    return found, protocol.rows(found, trained), subject
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_bits_per_byte_are_of_the_text_of_the_targets(gpt2_bpe):
     protocol.block_tokens = 6
     found = protocol.prepare(data.Dataset("x", split, split, tokenizer, {}, ""), 16)
     assert found["bytes_per_token"] == 1.5
-    rows, _ = protocol.rows(found | {"16": np.full(5, 3 * math.log(2))}, 16)
+    rows = protocol.rows(found | {"16": np.full(5, 3 * math.log(2))}, 16)
     assert rows[16]["bits_per_byte"] == pytest.approx(2)
 
 
