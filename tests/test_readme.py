@@ -59,6 +59,8 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
                 assert (ROOT / f"{script}.py").is_file()
                 continue
             extra = SIZES.get(script)
+            if any(a.startswith("--lengths") for a in arguments) and script == "tools.bench":
+                extra = [*extra, "--lengths=8,32"]
             if script == "train":
                 text = facts if "config/recall.py" in arguments else dataset
                 extra = [f"--dataset={text}", *MODEL.split()]
