@@ -119,9 +119,7 @@ def stem_of(cfg):
 
 
 def weights_hash(checkpoint):
-    """sha256 of a checkpoint's file or, where it is not in a file of ours, of its model."""
-    if Path(checkpoint.path).is_file():
-        return data.file_hash(checkpoint.path)
+    """sha256 of a model. Not of its file, which training may have replaced since it was read."""
     tensors = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in checkpoint.weights.items()}
     return data.spec_hash([dataclasses.asdict(checkpoint.config), tensors])
 
@@ -138,9 +136,13 @@ def measure(cfg, protocol, run, targets):
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     } | protocol.identity  # fmt: skip
     path = run.checkpoint.folder / f"{stem_of(cfg)}.npz"
-    found = {"key": json.dumps(key)} | targets | kept(path, key)
+    found = kept(path, key) | {"key": json.dumps(key)} | targets
 
     jobs = protocol.jobs(found, run.trained, run.checkpoint.config.max_positions)
+    for job in jobs:
+        values = found.get(job.name, np.zeros(protocol.units(job, found)))
+        if values.shape[:1] != (protocol.units(job, found),) or not np.isfinite(values).all():
+            raise ValueError(f"{path} is damaged: delete it, and its losses are computed again")
     missing = [job for job in jobs if job.name not in found]
     model = run.checkpoint.model(device) if missing else None
     n_tokens, label = sum(protocol.tokens(job, found) for job in missing), str(run.checkpoint.folder)
@@ -231,13 +233,13 @@ def main(argv):
     targets = {run.name: protocol.prepare(run.dataset, run.trained) for run in runs}
 
     files.write(Path(cfg.results_dir, ".writable"), b"")  # found out before anything is measured
-    Path(cfg.results_dir, ".writable").unlink()
+    Path(cfg.results_dir, ".writable").unlink(missing_ok=True)
 
     measured, texts, closing = {}, {}, []
     for run, one in itertools.product(runs, variants):
         begin, suffix = time.perf_counter(), f" {one.rope_scaling}" if len(variants) > 1 else ""
         try:
-            with files.lock(run.checkpoint.folder, f".{stem_of(one)}.lock"):
+            with files.Lock(run.checkpoint.folder, f".{stem_of(one)}.lock"):
                 found, computed = measure(one, protocol, run, targets[run.name])
         except KeyboardInterrupt:
             print("\nstopped; what was measured is kept, and the same command goes on", flush=True)

@@ -317,7 +317,7 @@ class T5(PositionScheme, name="t5"):
 
     def last_bucket(self, config):
         """The last that training reaches. Farther distances share it: what is untrained is never used."""
-        return self.bucket(torch.tensor(config.block_size - 1)).item()
+        return self.bucket(torch.tensor(config.block_size - 1, device="cpu")).item()
 
     def begin_from(self, config):
         last = self.last_bucket(config)

@@ -17,7 +17,7 @@ from run import checkpoint as checkpoints
 from run.checkpoint import Overrides
 from run.device import autocast, pick_device, pick_dtype
 
-MOST_BYTES = 10_000_000  # of a prompt
+MOST_BYTES, MOST_SAMPLES = 10_000_000, 10_000  # of a prompt; of one call
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class SampleConfig(Overrides):
     def __post_init__(self):
         super().__post_init__()
         config.at_least(1, self, "num_samples")
+        if self.num_samples > MOST_SAMPLES:
+            raise ValueError(f"num_samples={self.num_samples} must be at most {MOST_SAMPLES:,}: they are drawn at once")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
         if self.tokenizer not in ("", "gpt2") or (self.tokenizer and self.dataset):
             raise ValueError("give either --tokenizer=gpt2 or --dataset=NAME, to use a prepared text's tokenizer")

@@ -162,15 +162,16 @@ class Optimizer:
             state = [moments.get(self.names[p]) for p in params]
             if not all(isinstance(own, dict) and self.fits(name, p, own) for p, own in zip(params, state, strict=True)):
                 raise ValueError(f"its optimizer state is not that of this model and {name}")
-            part.load_state_dict(part.state_dict() | {"state": dict(enumerate(state))})
+            part.load_state_dict(part.state_dict() | {"state": {i: own for i, own in enumerate(state) if own}})
 
     def fits(self, part, p, own):
-        """Whether `own` are the moments of a parameter."""
+        """Whether `own` are the moments of a parameter: none, where it never had a gradient."""
         shapes = {"step": ()} | dict.fromkeys(("exp_avg", "exp_avg_sq", "momentum_buffer"), tuple(p.shape))
-        plain = all(
-            isinstance(t, torch.Tensor) and t.dtype == torch.float32 and t.is_contiguous() for t in own.values()
+        plain = all(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in own.values())
+        found = {key: tuple(t.shape) for key, t in own.items()} if plain else None
+        return found in ({}, {key: shapes[key] for key in MOMENTS[part]}) and all(
+            t.isfinite().all() for t in own.values()
         )
-        return plain and {key: tuple(t.shape) for key, t in own.items()} == {key: shapes[key] for key in MOMENTS[part]}
 
 
 def schedule(cfg, step):
@@ -223,7 +224,8 @@ class Stop:
     def __init__(self):
         self.signum = 0
         signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        self.old = {s: signal.signal(s, self.ask) for s in signals}
+        heard = [s for s in signals if signal.getsignal(s) != signal.SIG_IGN]  # nohup makes us deaf to one
+        self.old = {s: signal.signal(s, self.ask) for s in heard}
 
     def ask(self, signum, frame):
         if self.signum and signum == signal.SIGINT:
@@ -246,6 +248,8 @@ def open_folder(cfg, dataset):
         return None
     checkpoint = checkpoints.load(folder, "latest")
     old, new = checkpoint.settings, dataclasses.asdict(cfg)
+    if missing := sorted(new.keys() - old.keys() - {"compile_mode"}):
+        raise ValueError(f"{checkpoint.path} is damaged: its settings lack {missing[0]}")
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
@@ -296,15 +300,15 @@ def open_log(cfg, world, segment, step):
         return RunLog()
     folder = Path(cfg.out_dir)
     folder.mkdir(parents=True, exist_ok=True)
+    group = cfg.wandb_group or Path(cfg.dataset).name
+    id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # no id is ever used twice
+    axes = {"train": "step", "val": "step"}
+    tracker = Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", dataclasses.asdict(cfg), axes)
     if segment == 0 and cfg.overwrite:
         for name in ("latest.pt", "best.pt", "metrics.jsonl"):
             (folder / name).unlink(missing_ok=True)
     elif segment == 0 and (folder / "metrics.jsonl").is_file():  # of a run that ended before its first checkpoint
         (folder / "metrics.jsonl").replace(folder / f"metrics-{stamp()}.jsonl")
-    group = cfg.wandb_group or Path(cfg.dataset).name
-    id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # no id is ever used twice
-    axes = {"train": "step", "val": "step"}
-    tracker = Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", dataclasses.asdict(cfg), axes)
     return RunLog(folder, step, tracker)
 
 
@@ -325,9 +329,9 @@ def closing_lines(cfg, step, first_step, seconds, best_val_loss):
 # What the script does
 
 
-def train(cfg):
-    """Trains as cfg says. Returns the best validation loss in nats per token. A setting that does not fit
-    raises ValueError before anything is written."""
+def train(cfg, lock):
+    """Trains as cfg says, in the folder that the Lock holds. Returns the best validation loss in nats per token. A
+    setting that does not fit raises ValueError before anything is written."""
     # this process's device, and the text
     world = World.join(cfg.device)
     device, dtype = world.device, pick_dtype(cfg.dtype, world.device)
@@ -393,6 +397,8 @@ def train(cfg):
         optimizer.set_rates(share)
 
         # forward and backward, micro-step by micro-step
+        if compiled:
+            torch.compiler.cudagraph_mark_step_begin()  # what CUDA graphs computed before may be overwritten
         for micro_step in range(micro_steps):
             first = (world.rank * micro_steps + micro_step) * micro_rows
             x, y = world.place(batches(step, first, first + micro_rows))
@@ -400,8 +406,6 @@ def train(cfg):
                 torch.manual_seed(hash((cfg.seed, step, micro_step, world.rank)))
             if world.size > 1:  # gradients are exchanged once a step
                 step_model.require_backward_grad_sync = micro_step == micro_steps - 1
-            if compiled:
-                torch.compiler.cudagraph_mark_step_begin()  # what CUDA graphs computed before may be overwritten
             with autocast(device, dtype):
                 loss = step_model(x, y)[1] / micro_steps
             loss.backward()
@@ -442,11 +446,13 @@ def train(cfg):
 
         # save after every evaluation, and before stopping; a full disk does not end training
         if evaluating or stopping:
-            is_best = evaluating and row["val/loss"] < best_val_loss
-            best_val_loss = row["val/loss"] if is_best else best_val_loss
-            unsaved = None
+            unsaved, best = None, folder / "best.pt"
+            there = os.stat(best) if best.exists() else None
+            is_best = evaluating and (row["val/loss"] < best_val_loss or there is None)
+            before, best_val_loss = best_val_loss, row["val/loss"] if is_best else best_val_loss
             if world.is_first:
                 try:
+                    lock.keep()
                     Checkpoint(
                         weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
                         settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
@@ -454,7 +460,8 @@ def train(cfg):
                     ).save(folder, is_best)  # fmt: skip
                 except OSError as error:
                     unsaved = f"step {step} could not be saved in {folder}: {error.strerror or error}"
-                    best_val_loss = math.inf if is_best else best_val_loss  # of what is saved from here on
+                    if not best.exists() or (there and os.path.samestat(os.stat(best), there)):
+                        best_val_loss = before  # the new one is not there
                     log.say([f"{unsaved}. The last checkpoint stays, training goes on, and saves again later"])
 
     # say where everything is
@@ -516,10 +523,15 @@ def main(argv):
         stem = "-".join(Path(f).stem for f in named)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     cfg = TrainConfig(**inherited(values) | values)
-    writes = not cfg.eval_only and os.environ.get("RANK", "0") == "0"
     try:
-        with files.lock(Path(cfg.out_dir)) if writes else contextlib.nullcontext():
-            (eval_only if cfg.eval_only else train)(cfg)
+        if cfg.eval_only:
+            eval_only(cfg)
+        else:
+            is_first = os.environ.get("RANK", "0") == "0"
+            with files.Lock(Path(cfg.out_dir)) if is_first else contextlib.nullcontext() as lock:
+                if is_first:
+                    files.sweep(Path(cfg.out_dir))
+                train(cfg, lock)
     except RuntimeError as error:  # gloo and nccl have no type of their own for it
         if not World.lost(error):
             raise

@@ -196,6 +196,8 @@ def _how_to_prepare(folder):
 
 def load_split(folder, split, meta):
     info = meta["splits"][split]
+    if not all(info[count] > 0 for count in ("tokens", "documents", "bytes")):
+        raise ValueError(f"{folder / 'meta.json'} is damaged: {split} is empty")
     tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
     docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
     ends = np.append(docs, len(tokens))

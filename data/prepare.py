@@ -14,7 +14,6 @@ import os
 import platform
 import re
 import sysconfig
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 import data
-from run.files import lock
+from run.files import Lock, making
 
 PIECE = 1 << 20  # characters read at a time
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -188,9 +187,9 @@ def prepare(name, files, kind, source, root):
 
     tokenizer, folder = make_tokenizer(kind, pieces), data.folder_of(name)
     text_hash, splits = hashlib.sha256(), {}
-    with lock(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
+    with Lock(folder), making(folder / "dataset") as temporary:
         for split in documents:
-            writer = TokenWriter(Path(temporary), split, tokenizer)
+            writer = TokenWriter(temporary, split, tokenizer)
             for document in tqdm(documents[split], desc=f"writing {split}", unit="doc"):
                 writer.begin_document()
                 for piece in read_pieces(*document):
@@ -198,7 +197,7 @@ def prepare(name, files, kind, source, root):
                     text_hash.update(raw)
                     writer.add(tokenizer.encode_plain(piece), len(raw))
             splits[split] = writer.close()
-        publish(folder, Path(temporary), tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
+        publish(folder, temporary, tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
 
 
 def publish(folder, temporary, tokenizer, splits, source):

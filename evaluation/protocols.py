@@ -91,6 +91,10 @@ class Protocol:
         """Everything that is measured for a run. limit: how many positions its scheme has; None: any number."""
         return [Job(str(n), n) for n in self.lengths if limit is None or n <= limit]
 
+    def units(self, job, found):
+        """How many losses, or rows of them, are kept of a job."""
+        return self.blocks
+
     def tokens(self, job, found):
         """How many tokens the job sends through the model."""
         return self.blocks * len(self.layout(job.length)[0]) * job.length

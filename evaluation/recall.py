@@ -68,8 +68,11 @@ class Recall(Protocol, name="recall", stem="recall"):
         asked = [Job(str(d), max(trained, 2 * d)) for d in self.shown() if len(found[f"places-{d}"])]
         return [job for job in asked if limit is None or job.length <= limit]
 
+    def units(self, job, found):
+        return len(found[f"places-{job.name}"])
+
     def tokens(self, job, found):
-        return len(found[f"places-{job.name}"]) * job.length
+        return self.units(job, found) * job.length
 
     def measure(self, job, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""

@@ -88,8 +88,6 @@ class Checkpoint:
             model.load_state_dict(self.weights)
         except RuntimeError as error:
             raise ValueError(f"{self.path} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
-        if bad := [name for name, w in self.weights.items() if not w.isfinite().all()]:
-            raise ValueError(f"{self.path}: {bad[0]} is not finite everywhere, so nothing can be computed with it")
         return model.to(device).eval()
 
     def under(self, overrides, length):
@@ -114,7 +112,10 @@ class Checkpoint:
         if not (dataset or kind):
             if own is None:
                 raise ValueError(f"{self.path} carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME")
-            return tokenizer_from(own)
+            tokenizer = tokenizer_from(own)
+            if tokenizer.n_vocab > n_vocab:
+                raise ValueError(f"{self.path} is damaged: its tokenizer has more ids than its {n_vocab:,}")
+            return tokenizer
         given = dataset.tokenizer if dataset else tokenizer_from({"kind": kind})
         whose = f"dataset {dataset.name!r}" if dataset else f"--tokenizer={kind}"
         if own is None and given.n_vocab > n_vocab:
@@ -130,6 +131,7 @@ class Checkpoint:
         return named or self.settings["dataset"]
 
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FILE = {  # key in a file -> the field of Checkpoint that it becomes, its type in the file
     "model": ("weights", dict),
     "optimizer": ("optimizer", dict),
@@ -188,7 +190,8 @@ def is_whole(path):
     """Whether a file is an archive that matches its own checksums: torch does not look at them."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
+            stored = all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())  # as torch has it
+            return stored and archive.testzip() is None
     except Exception:
         return False
 
@@ -203,18 +206,27 @@ def tensors(value, name=""):
 
 
 def check_weights(weights, config, path):
-    """ValueError unless the weights are plain tensors of the sizes that the config claims. So a model as large as it
-    claims to be is built only where the file itself is that large."""
-    for name, w in weights.items():
-        plain = isinstance(name, str) and isinstance(w, torch.Tensor) and w.layout == torch.strided
-        if not (plain and w.is_floating_point() and w.is_contiguous()):
-            raise ValueError(f"{path}: {str(name)[:80]!r} is not a plain tensor of floats")
-    wte, layers = weights.get("transformer.wte.weight"), {name.split(".")[2] for name in weights if ".h." in name}
-    found = (*(wte.shape if wte is not None and wte.dim() == 2 else (0, 0)), len(layers))
-    claimed = (config.vocab_size, config.n_embd, config.n_layer)
-    if found != claimed or config.block_size > 2**24:
-        sizes = f"vocab_size, n_embd and n_layer {claimed} where its weights have {found}"
-        raise ValueError(f"{path} is damaged: it claims block_size={config.block_size}, {sizes}")
+    """ValueError unless the weights are plain finite tensors with the names and sizes of a model of this config. So a
+    model as large as the config claims is built only where the file itself is that large."""
+    layers = {name.split(".")[2] for name in weights if isinstance(name, str) and name.startswith("transformer.h.")}
+    if config.block_size > 2**24:  # ALiBi's positions are exact up to there
+        raise ValueError(f"{path} does not fit model.py: block_size={config.block_size} is too large")
+    if len(layers) != config.n_layer:
+        raise ValueError(f"{path} does not fit model.py: n_layer={config.n_layer}, but weights of {len(layers)} layers")
+    try:
+        with torch.device("meta"):  # takes no memory
+            expected = {name: w.shape for name, w in GPT(config).state_dict().items()}
+    except (RuntimeError, OverflowError):
+        raise ValueError(f"{path} does not fit model.py: n_embd={config.n_embd} is too large") from None
+    for name in [*expected, *weights]:
+        w, shape = weights.get(name), expected.get(name)
+        plain = isinstance(w, torch.Tensor) and w.layout == torch.strided and w.device.type == "cpu"
+        if not plain or w.shape != shape or w.dtype not in FLOATS or not w.is_contiguous():
+            found = f"{w.dtype} {tuple(w.shape)}" if plain else type(w).__name__
+            wanted = "nothing" if shape is None else f"floats {tuple(shape)}"
+            raise ValueError(f"{path} does not fit model.py: {str(name)[:80]} is {found} instead of {wanted}")
+        if not w.isfinite().all():
+            raise ValueError(f"{path}: {name} is not finite everywhere, so nothing can be computed with it")
 
 
 def from_content(content, path):
@@ -223,8 +235,14 @@ def from_content(content, path):
         raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
     settings, kinds = content["config"], {"dataset": str, "max_iters": int, "wandb_group": str}
     plain = all(isinstance(key, str) and isinstance(value, str | int | float | None) for key, value in settings.items())
-    if not plain or not all(isinstance(settings.get(key, kind()), kind) for key, kind in kinds.items()):
+    if (
+        not plain
+        or not all(isinstance(settings.get(key, kind()), kind) for key, kind in kinds.items())
+        or ("dataset" not in settings)
+    ):
         raise ValueError(f"{path} is damaged: its settings are not those of a run")
+    if not (content["best_val_loss"] > -1e9 and content["step"] >= 0 and content["segment"] >= 0):  # nor is it NaN
+        raise ValueError(f"{path} is damaged: its step or its best loss is none")
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
     try:
         whole = spec_hash(spec) == content["tokenizer"].get("hash")

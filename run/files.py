@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 
 try:
@@ -10,35 +11,45 @@ except ImportError:  # Windows: nothing is locked
     fcntl = None
 
 
+def temporary(path):
+    """Where this process writes what will become `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def sweep(folder):
+    """Deletes what processes that are dead left half-written in a folder."""
+    for path in folder.glob(".*.tmp"):
+        if (found := re.fullmatch(r"\..+\.(\d+)\.tmp", path.name)) and not os.path.exists(f"/proc/{found[1]}"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def replacing(path):
     """A file, open for writing bytes, that becomes `path` when the block ends; after an error `path` is as it was, and
     no space is taken. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as f:
+        with open(temporary(path), "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary(path), path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary(path).unlink(missing_ok=True)
 
 
 def also(f, path):
     """What was written to f becomes `path`, too: a second name for one content where the file system has that."""
     f.flush()
     os.fsync(f.fileno())
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
-            os.link(f.name, temporary)
+            os.link(f.name, temporary(path))
         except OSError:
-            shutil.copyfile(f.name, temporary)
-        os.replace(temporary, path)
+            shutil.copyfile(f.name, temporary(path))
+        os.replace(temporary(path), path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary(path).unlink(missing_ok=True)
 
 
 def write(path, content):
@@ -48,23 +59,53 @@ def write(path, content):
 
 
 @contextlib.contextmanager
-def lock(folder, name=""):
-    """Holds a folder, or a file `name` in it that is there for nothing else, until the block or the process ends; in a
-    folder, deletes what a killed process left half-written. ValueError while another process holds it."""
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file, not a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder / name, os.O_RDWR | os.O_CREAT if name else os.O_RDONLY, 0o644)
+def making(path):
+    """A new folder whose files a command moves to where they belong, or that it renames to `path`; deleted at the end.
+    First deletes those that dead processes left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    temporary(path).mkdir()
     try:
+        yield temporary(path)
+    finally:
+        shutil.rmtree(temporary(path), ignore_errors=True)
+
+
+class Lock:
+    """Holds a folder, or a file `name` in it that is there for nothing else, until the block or the process ends.
+    ValueError while another process holds it."""
+
+    def __init__(self, folder, name=""):
+        self.folder, self.name = folder, name
+        if folder.is_file():
+            raise ValueError(f"{folder} is a file, not a folder")
+        self.acquire()
+
+    def acquire(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.held = os.open(self.folder / self.name, os.O_RDWR | os.O_CREAT if self.name else os.O_RDONLY, 0o644)
         try:
             if fcntl:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
-        for stale in [] if name else [*folder.glob(".*.tmp"), *folder.glob(".writing-*")]:
-            shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
-        yield
-    finally:
-        os.close(held)
+            os.close(self.held)
+            who = f"another process is writing into {self.folder}"
+            raise ValueError(f"{who}: wait until it ends, or stop it") from None
+
+    def keep(self):
+        """Holds the folder of this name where that is another by now: it was renamed or deleted. OSError while another
+        process holds it."""
+        if not self.folder.exists() or not os.path.samestat(os.stat(self.folder), os.fstat(self.held)):
+            os.close(self.held)
+            try:
+                self.acquire()
+            except ValueError as error:
+                raise OSError(str(error)) from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.held)
         with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
+            self.folder.rmdir()

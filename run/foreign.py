@@ -11,7 +11,9 @@ HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # on the Hugging Face hu
 def from_nanogpt(content):
     """The fields of a Checkpoint in nanoGPT's ckpt.pt, or None where `content` is something else."""
     kinds = {"model": dict, "model_args": dict, "iter_num": int}
-    if all(isinstance(content.get(key), kind) for key, kind in kinds.items()):
+    if all(isinstance(content.get(key), kind) for key, kind in kinds.items()) and all(
+        isinstance(name, str) for name in content["model"]
+    ):
         return fields_of(content["model"], content["model_args"], content["iter_num"])
     return None
 

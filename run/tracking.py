@@ -33,7 +33,7 @@ class RunLog:
 
     def __init__(self, folder=None, after_step=0, tracker=None):
         """Drops the rows of metrics.jsonl after `after_step`: a resumed run writes them again."""
-        self.folder, self.tracker = folder, tracker
+        self.folder, self.tracker, self.failed = folder, tracker, False
         if folder:
             kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
             files.write(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
@@ -44,8 +44,10 @@ class RunLog:
             row = {"step": step} | row
             try:
                 with open(self.folder / "metrics.jsonl", "a") as f:
-                    f.write(json.dumps(row) + "\n")
+                    f.write("\n" * self.failed + json.dumps(row) + "\n")
+                self.failed = False
             except OSError as error:
+                self.failed = True  # perhaps in the middle of a line
                 text += f"\nnot written to {self.folder}/metrics.jsonl: {error.strerror}"
             self.tracker.log(row)
             self.say([text])
@@ -122,7 +124,10 @@ class Wandb:
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)  # with the server that it has started
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")  # its server
+            for pid in [self.process.pid, *map(int, children.read_text().split() if children.exists() else [])]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.process.wait()
             print(f"wandb did not finish within {PATIENCE} s and was ended", file=sys.stderr)
         place = self.process.stdout.readline()

@@ -29,15 +29,15 @@ def begin(wandb, mode, axes, **options):
     return run
 
 
-def main():
-    calls = map(json.loads, sys.stdin)
+def main(calls, answer):
+    calls = map(json.loads, calls)
     options = next(calls)
     import wandb
 
     run = begin(wandb, **options)
     place = {"folder": run.settings.sync_dir, "url": None if run.settings._offline else run.url}
     with contextlib.suppress(OSError):  # nobody is left to read it
-        os.write(1, json.dumps(place).encode())
+        os.write(answer, json.dumps(place).encode() + b"\n")
     for method, argument in calls:
         if method == "image":
             run.log({key: wandb.Image(path) for key, path in argument.items()})
@@ -49,8 +49,12 @@ def main():
 
 
 if __name__ == "__main__":
+    calls, answer = os.fdopen(os.dup(0)), os.dup(1)
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
+    for fd in range(3):  # wandb's server inherits these: it must not hold a pipe of ours, or of the shell, open
+        os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     try:
-        main()
+        main(calls, answer)
     except Exception as error:
         print(f"wandb failed and is left out from here on: {' '.join(str(error).split())[:300]}", file=sys.stderr)
         sys.stderr.flush()

@@ -9,7 +9,7 @@ import torch
 import data
 import sample
 import train
-from model import GPTConfig
+from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
 
@@ -39,9 +39,10 @@ def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
 
 def test_what_is_saved_is_loaded(tmp_path):
     spec = data.CharTokenizer("abc").spec
+    model = GPT(GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1))
     saved = Checkpoint(
-        {"transformer.wte.weight": torch.ones(3, 2), "transformer.h.0.ln_1.weight": torch.ones(2)},
-        GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1),
+        model.state_dict(),
+        model.config,
         7,
         {"state": {}},
         asdict(GPTConfig()) | BEFORE | {"dataset": "x", "max_iters": 9, "wandb_group": ""},
@@ -53,7 +54,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
         loaded = checkpoints.load(tmp_path / name)
-        assert torch.equal(loaded.weights["transformer.wte.weight"], torch.ones(3, 2))
+        assert all(torch.equal(w, loaded.weights[key]) for key, w in saved.weights.items())
         here = dict(path=str(tmp_path / name), folder=tmp_path, weights={})
         assert replace(loaded, **here) == replace(saved, **here)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
@@ -110,10 +111,11 @@ def test_other_files_are_refused(tiny, tmp_path, write, message, refused):
         (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
         (
             lambda c: c["model_args"].update(n_embd=32),
-            "it claims block_size=16, vocab_size, n_embd and n_layer (25, 32, 1)",
+            "transformer.wte.weight is torch.float32 (25, 16) instead of floats (25, 32)",
         ),
-        (lambda c: c["model_args"].update(n_embd=10**9), "it claims block_size=16, vocab_size, n_embd and n_layer"),
-        (lambda c: c["model_args"].update(block_size=10**9), "it claims block_size=1000000000"),
+        (lambda c: c["model_args"].update(n_embd=10**9), "n_embd=1000000000 is too large"),
+        (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
+        (lambda c: c["model_args"].update(block_size=10**9), "block_size=1000000000 is too large"),
         (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
         (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
         (lambda c: c["model_args"].update({5: 6}), "unknown key 5"),
@@ -121,10 +123,17 @@ def test_other_files_are_refused(tiny, tmp_path, write, message, refused):
         (lambda c: c["config"].update(dataset=["x"]), "its settings are not those of a run"),
         (
             lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to_sparse()}),
-            "not a plain tensor",
+            "lm_head.weight is Tensor instead of floats (25, 16)",
         ),
-        (lambda c: c["model"].update({"lm_head.weight": torch.ones(1).expand(25, 16)}), "not a plain tensor of floats"),
-        (lambda c: c["model"].pop("lm_head.weight"), "does not fit model.py: Error(s) in loading state_dict"),
+        (
+            lambda c: c["model"].update({"lm_head.weight": torch.ones(1).expand(25, 16)}),
+            "lm_head.weight is torch.float32 (25, 16) instead of floats",
+        ),
+        (lambda c: c["model"].pop("lm_head.weight"), "lm_head.weight is NoneType instead of floats (25, 16)"),
+        (lambda c: c["model"].update(more=torch.ones(2)), "more is torch.float32 (2,) instead of nothing"),
+        (lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to(torch.float8_e5m2)}), "float8"),
+        (lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to("meta")}), "is Tensor instead"),
+        (lambda c: c.update(best_val_loss=float("nan")), "its step or its best loss is none"),
         (lambda c: c["model"]["lm_head.weight"].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
         (lambda c: c["tokenizer"].update(chars=nested(150)), "its tokenizer does not match its hash"),
     ],

@@ -280,10 +280,11 @@ def test_a_cut_is_where_a_word_ends_even_of_long_white_space():
 
 
 def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
-    (tmp_path / "d" / ".writing-abc").mkdir(parents=True)
+    (tmp_path / "d" / ".dataset.99999999.tmp").mkdir(parents=True)
+    (tmp_path / "d" / ".mine.tmp").mkdir()  # not ours
     (tmp_path / "a.txt").write_text("one two\n" * 300)
     P.folder_main([f"{tmp_path}/a.txt", f"--name={tmp_path}/d"])
-    assert not [p for p in (tmp_path / "d").iterdir() if p.name.startswith(".")]
+    assert [p.name for p in (tmp_path / "d").iterdir() if p.name.startswith(".")] == [".mine.tmp"]
 
 
 def test_another_file_is_not_taken_for_shakespeare(tmp_path):

@@ -264,5 +264,22 @@ def test_a_results_dir_that_cannot_be_written_is_found_first(runs, tmp_path, ref
 
 
 def test_a_variant_is_measured_by_one_process_at_a_time(runs, tmp_path, refused):
-    with files.lock(runs / "rope", ".length.lock"):
+    with files.Lock(runs / "rope", ".length.lock"):
         assert "another process is writing into" in refused(E.main, runs / "rope", *flags(tmp_path, "--seed=9"))
+
+
+def test_a_run_that_goes_on_while_it_is_measured_is_not_mixed_up(runs, trained, tmp_path, monkeypatch):
+    shutil.copytree(trained("rope"), tmp_path / "r")
+    opened = E.open_runs
+
+    def opening(cfg):
+        found = opened(cfg)
+        shutil.copyfile(trained("rope", seed=5) / "best.pt", tmp_path / "r" / "best.pt")
+        return found
+
+    monkeypatch.setattr(E, "open_runs", opening)
+    E.main([str(tmp_path / "r"), *flags(tmp_path)])
+    first = read(tmp_path, "length-r")["runs"]["r"]["rows"]["16"]["loss"]
+    monkeypatch.undo()
+    E.main([str(tmp_path / "r"), *flags(tmp_path)])
+    assert read(tmp_path, "length-r")["runs"]["r"]["rows"]["16"]["loss"] != first

@@ -70,14 +70,14 @@ def test_a_kill_between_any_two_renames_loses_nothing(nth, tiny, whole, tmp_path
 
 def test_one_process_at_a_time_writes_into_a_folder(tiny, tmp_path, refused):
     folder = tmp_path / "r"
-    hold = "import sys; from pathlib import Path; from run import files\nwith files.lock(Path(sys.argv[1])): print(1, flush=True); input()"
+    hold = "import sys; from pathlib import Path; from run import files\nwith files.Lock(Path(sys.argv[1])): print(1, flush=True); input()"
     with subprocess.Popen([*script(hold), folder], cwd=ROOT, stdin=-1, stdout=-1) as process:
         process.stdout.readline()
-        (folder / ".latest.pt.1.tmp").write_text("half")
+        (folder / ".latest.pt.99999999.tmp").write_text("half")
         assert f"another process is writing into {folder}" in refused(train.main, *tiny, f"--out_dir={folder}")
         process.kill()
     train.main([*tiny, f"--out_dir={folder}"])
-    assert not (folder / ".latest.pt.1.tmp").exists()
+    assert not (folder / ".latest.pt.99999999.tmp").exists()
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
@@ -215,3 +215,82 @@ def test_every_flipped_bit_is_found(whole, tmp_path, refused):
         (tmp_path / "r" / "latest.pt").write_bytes(content[:end])
         line = refused(train.main, "--resume", f"--out_dir={tmp_path}/r")
         assert "nothing was loaded" in line
+
+
+def test_a_worse_model_does_not_replace_the_best_after_a_save_that_failed(tiny, tmp_path, monkeypatch):
+    losses, save = iter([9, 3.0, 2.0, 1.5, 2.5, 2.4]), torch.save
+    monkeypatch.setattr(train, "evaluate", lambda *given: next(losses))
+
+    def saving(content, f):
+        if content["best_val_loss"] == 1.5:
+            raise OSError(28, "No space left on device")
+        save(content, f)
+
+    monkeypatch.setattr(torch, "save", saving)
+    train.main([*tiny, f"--out_dir={tmp_path}/r", "--max_iters=5", "--eval_interval=1"])
+    best, latest = (checkpoints.load(tmp_path / "r", which) for which in ("best", "latest"))
+    assert (best.step, best.best_val_loss, latest.step, latest.best_val_loss) == (2, 2.0, 5, 2.0)
+
+
+def test_a_renamed_folder_is_made_again_and_held(tiny, whole, tmp_path, monkeypatch, refused):
+    folder, evaluate, said = tmp_path / "r", train.evaluate, []
+
+    def renaming(*given):
+        if folder.exists() and (folder / "latest.pt").exists() and not (tmp_path / "moved").exists():
+            folder.rename(tmp_path / "moved")
+        elif (tmp_path / "moved").exists() and not said:
+            said.append(run([*TRAIN, *tiny, f"--out_dir={folder}"]).stderr)
+        return evaluate(*given)
+
+    monkeypatch.setattr(train, "evaluate", renaming)
+    train.main([*tiny, f"--out_dir={folder}", "--eval_interval=1"])
+    assert "another process is writing into" in said[0]
+    same(whole, folder)
+    assert checkpoints.load(folder, "latest").step == 6 and checkpoints.load(tmp_path / "moved", "latest").step == 1
+
+
+def test_a_mistake_beside_overwrite_costs_nothing(whole, tiny, tmp_path, monkeypatch, refused):
+    shutil.copytree(whole, tmp_path / "r")
+    monkeypatch.setenv("WANDB_MODE", "loud")
+    assert "WANDB_MODE='loud'" in refused(train.main, *tiny, f"--out_dir={tmp_path}/r", "--overwrite")
+    same(whole, tmp_path / "r")
+
+
+def test_nohup_keeps_a_run_alive(tiny, whole, tmp_path):
+    command = ["nohup", *TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--log_interval=1", "--max_iters=300"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True) as process:
+        while "step 3/" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGHUP)
+        process.communicate()
+    assert process.returncode == 0 and checkpoints.load(tmp_path / "r", "latest").step == 300
+
+
+def test_a_scheme_that_acts_nowhere_is_resumed(tiny, tmp_path):
+    flags = [*tiny, "--pos_scheme=t5", "--pos_pattern=0", f"--out_dir={tmp_path}/r"]
+    train.main([*flags, "--max_iters=3"])
+    train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=6"])
+    assert checkpoints.load(tmp_path / "r", "latest").step == 6
+
+
+def test_a_line_after_one_that_was_cut_short_is_whole(tmp_path, monkeypatch):
+    import builtins
+
+    log, opened = RunLog(tmp_path, 0, Wandb("disabled", "p", "g", "id", "train", {}, {})), open
+
+    def failing(path, *given, **more):
+        f = opened(path, *given, **more)
+        f.write('{"step": 1, "lo')
+        f.close()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(builtins, "open", failing)
+    log(1, {"loss": 1}, "step 1")
+    monkeypatch.undo()
+    log(2, {"loss": 2}, "step 2")
+    assert read_metrics(tmp_path) == [{"step": 2, "loss": 2}]
+
+
+def test_output_that_is_closed_is_no_traceback():
+    done = subprocess.run(f"{sys.executable} train.py --help >&-", shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr

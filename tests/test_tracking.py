@@ -33,7 +33,11 @@ class Run:
     def log(self, row):
         if row["step"] == int(os.environ.get("FAIL_AT", -1)): raise OSError("disk\\nfull")
         with open("logged", "a") as f: f.write(json.dumps(row) + "\\n")
-    def finish(self): time.sleep(float(os.environ.get("FINISH_SECONDS", 0)))
+    def finish(self):
+        if "SERVER" in os.environ:  # in a session of its own, as wandb's is
+            import subprocess
+            subprocess.Popen(["sleep", "900"], start_new_session=True)
+        time.sleep(float(os.environ.get("FINISH_SECONDS", 0)))
 
 def init(mode, id, **given):
     with open("modes", "a") as f: f.write(f"{mode} {id}\\n")
@@ -104,6 +108,7 @@ def test_wandb_is_offline_without_a_login_and_falls_back_without_a_network(fake,
 def test_a_wandb_that_hangs_is_ended_and_what_it_has_stays(fake, monkeypatch, capfd):
     monkeypatch.setattr(tracking, "PATIENCE", 1)
     monkeypatch.setenv("FINISH_SECONDS", "900")
+    monkeypatch.setenv("SERVER", "1")
     wandb, begin = Wandb("online", *ARGUMENTS), time.monotonic()
     for step in range(100_000):  # far more than a pipe holds
         wandb.log({"step": step})

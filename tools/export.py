@@ -4,7 +4,6 @@ learnable becomes a GPT-2, rope a GPT-NeoX and alibi an MPT; no architecture the
 export is loaded back and compared with our logits before it stays. Needs  pip install transformers
 """
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 import config
 import data
 from run import checkpoint as checkpoints
-from run.files import lock
+from run import files
 from run.foreign import import_transformers, to_hugging_face
 
 TOLERANCE = 1e-3  # of the logits' spread: transformers computes angles and biases in float32, less exactly far out
@@ -68,8 +67,7 @@ def main(argv):
     exported = to_hugging_face(model, tokenizer.eot if tokenizer else None)
     transformers = import_transformers()
 
-    with lock(target.parent), tempfile.TemporaryDirectory(dir=target.parent, prefix=".writing-") as temporary:
-        folder = Path(temporary) / target.name
+    with files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
             to_hugging_face_tokenizer(transformers, tokenizer).save_pretrained(folder)
