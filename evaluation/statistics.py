@@ -26,7 +26,7 @@ def by_document(values, documents):
     np.add.at(np.moveaxis(sums, -2, 0), ids, np.moveaxis(values, -2, 0))
     counts = np.bincount(ids)[:, None]
     mean = values.mean(axis=-2)
-    return mean, (sums - counts * mean[..., None, :]) / counts.mean() / (1 - counts / counts.sum())
+    return mean, (sums - counts * mean[..., None, :]) / counts.mean() / np.maximum(1 - counts / counts.sum(), 1e-9)
 
 
 def text_bands(values, documents, seed):

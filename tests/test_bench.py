@@ -47,5 +47,3 @@ def test_startup_is_timed_up_to_the_awaited_words(dataset, capsys):
     assert bench.main([*TINY, "--startup", f"--dataset={dataset}"]) == 0
     seconds = [float(line.split()[-2]) for line in capsys.readouterr().out.splitlines()]
     assert len(seconds) == 4 and min(seconds) > 0
-    with pytest.raises(ValueError, match="ended without 'step 1/': error: dataset"):
-        bench.main([*TINY, "--startup", "--dataset=nowhere"])

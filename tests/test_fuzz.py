@@ -67,7 +67,7 @@ def test_checkpoints(trained, tmp_path):
         train.inherited({"resume": True, "out_dir": str(run)})
 
     for path in paths(whole):
-        for new in rng.sample(ODD, 4) + [torch.zeros(2), torch.zeros(3).to_sparse(), torch.ones(1).expand(2**40)][:2]:
+        for new in rng.sample(ODD, 2) + [torch.zeros(2), torch.zeros(3).to_sparse(), torch.ones(1).expand(2**40)][:2]:
             torch.save(put(whole, path, new), run / "latest.pt")
             refused += refused_or_right(use)
             tried += 1
