@@ -8,7 +8,6 @@ again, and after Ctrl-C the same command goes on. Protocols:
 
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -118,31 +117,24 @@ def stem_of(cfg):
     return "-".join(filter(None, parts)).replace(",", "-")
 
 
-def weights_hash(checkpoint):
-    """sha256 of a model. Not of its file, which training may have replaced since it was read."""
-    tensors = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in checkpoint.weights.items()}
-    return data.spec_hash([dataclasses.asdict(checkpoint.config), tensors])
-
-
 def measure(cfg, protocol, run, targets):
     """What is known about a run, {name: array}: the targets, and for every job what the protocol keeps of it; and
     whether anything was computed. What lies in the run's folder is read. The rest is computed, and saved job by job."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
     key = {  # everything that the losses depend on
-        "checkpoint": weights_hash(run.checkpoint), "dataset": run.dataset.hash, "protocol": cfg.protocol,
+        "checkpoint": run.checkpoint.hash, "dataset": run.dataset.hash, "protocol": cfg.protocol,
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     } | protocol.identity  # fmt: skip
     path = run.checkpoint.folder / f"{stem_of(cfg)}.npz"
-    found = kept(path, key) | {"key": json.dumps(key)} | targets
+    found = kept(path, key) | {"key": json.dumps(key), "lengths": np.array(protocol.lengths)} | targets
 
     jobs = protocol.jobs(found, run.trained, run.checkpoint.config.max_positions)
-    for job in jobs:
-        values = found.get(job.name, np.zeros(protocol.units(job, found)))
-        if values.shape[:1] != (protocol.units(job, found),) or not np.isfinite(values).all():
-            raise ValueError(f"{path} is damaged: delete it, and its losses are computed again")
+    for values, n in ((found[job.name], protocol.units(job, found)) for job in jobs if job.name in found):
+        if values.shape[:1] != (n,) or not np.isfinite(values).all():
+            raise damaged(path)
     missing = [job for job in jobs if job.name not in found]
     model = run.checkpoint.model(device) if missing else None
     n_tokens, label = sum(protocol.tokens(job, found) for job in missing), str(run.checkpoint.folder)
@@ -154,6 +146,10 @@ def measure(cfg, protocol, run, targets):
             np.savez(file := io.BytesIO(), **found)
             files.write(path, file.getvalue())
     return found, bool(missing)
+
+
+def damaged(path):
+    return ValueError(f"{path} is damaged: delete it, and its losses are computed again")
 
 
 def kept(path, key):
@@ -174,7 +170,7 @@ def kept(path, key):
         except Exception:  # whatever a damaged or hostile file provokes
             whole = False
         if not whole:
-            raise ValueError(f"{path} is damaged: delete it, and its losses are computed again")
+            raise damaged(path)
         return found
 
     found = read() if path.is_file() else {}

@@ -40,6 +40,8 @@ class GPTConfig:
     window: int = 0  # a query sees only the last `window` keys; 0: all
     window_pattern: str = ""  # likewise: 1110 lets every fourth layer see all keys
     sinusoidal_size: float = INIT_STD  # sinusoidal's: the RMS of its table. Token embeddings start at 0.02 and grow
+    pos_init: float = INIT_STD  # learnable, t5, transformer_xl: standard deviation of the scheme's parameters at first
+    t5_size: float = 64.0  # t5's: its table counts this many times
     rope_theta: float = 10000.0  # rope's base
     rope_scaling: str = "none"  # rope past rope_block_size: none, linear (PI), ntk, yarn
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
@@ -50,6 +52,9 @@ class GPTConfig:
         for name, low in dict(block_size=1, vocab_size=1, n_layer=1, n_head=1, n_embd=1, window=0).items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {low}")
+        for name in ("sinusoidal_size", "pos_init", "t5_size"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
         if self.n_embd % self.n_head:
@@ -59,7 +64,7 @@ class GPTConfig:
         for f in fields(self):
             owners = [name for name, cls in SCHEMES.items() if f.name in cls.options]
             if owners and self.pos_scheme not in owners and getattr(self, f.name) != f.default:
-                raise ValueError(f"{f.name} is an option of pos_scheme={owners[0]}, not of {self.pos_scheme}")
+                raise ValueError(f"{f.name} is an option of pos_scheme={' or '.join(owners)}, not of {self.pos_scheme}")
         scheme = SCHEMES[self.pos_scheme]
         scheme.check(self)
         for name in ("pos_pattern", "window_pattern"):
@@ -95,6 +100,7 @@ class PositionScheme(nn.Module):
 
     def __init__(self, config):
         super().__init__()
+        self.init_std = config.pos_init
 
     @staticmethod
     def check(config):
@@ -107,7 +113,7 @@ class PositionScheme(nn.Module):
     def init_weights(self, generator):
         """Draws the scheme's parameters. The generator is separate, so the backbone is the same in all schemes."""
         for p in self.parameters():
-            nn.init.normal_(p, std=INIT_STD, generator=generator)
+            nn.init.normal_(p, std=self.init_std, generator=generator)
 
     def begin_from(self, config):
         """Called when the scheme's parameters have been taken over from a run under `config`."""
@@ -152,8 +158,6 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
     def check(config):
         if config.n_embd % 2:
             raise ValueError(f"n_embd={config.n_embd} must be even: {config.pos_scheme} pairs its channels")
-        if not config.sinusoidal_size > 0:
-            raise ValueError(f"sinusoidal_size={config.sinusoidal_size} must be above 0")
 
     def __init__(self, config):
         super().__init__(config)
@@ -168,6 +172,8 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
 class Learnable(PositionScheme, name="learnable"):
     """GPT-2's (Radford et al. 2019): a learned vector per position, added to the token embedding. There is no
     vector past block_size, so the scheme is undefined there."""
+
+    options = ("pos_init",)
 
     @staticmethod
     def max_positions(config):
@@ -303,17 +309,18 @@ class T5(PositionScheme, name="t5"):
     causal buckets, 16 are single distances and 16 widen logarithmically up to 128; the last that training reaches holds
     all beyond.
 
-    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table is stored at 1/64
-    of its size: a step of Adam moves a parameter by at most the learning rate, and biases reach several nats.
+    Deviations: T5 leaves out 1/sqrt(D); here scores are scaled as in every other scheme. The table counts t5_size
+    times: a step of Adam moves a parameter by at most the learning rate, and biases reach several nats.
     """
 
-    n_buckets, max_distance, size = 32, 128, 64
+    n_buckets, max_distance = 32, 128
+    options = ("pos_init", "t5_size")
     no_decay = ("table",)
 
     def __init__(self, config):
         super().__init__(config)
         self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
-        self.last = self.last_bucket(config)
+        self.size, self.last = config.t5_size, self.last_bucket(config)
 
     def last_bucket(self, config):
         """The last that training reaches. Farther distances share it: what is untrained is never used."""
@@ -343,6 +350,7 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
     """Dai et al. 2019 (arXiv 1901.02860): scores (q·k + q·r + u·k + v·r)/sqrt(D) with r = W_r·R(i−j), R the sinusoids
     [sin ‖ cos] of the distance, W_r learned per layer, u and v learned once. No segment memory here."""
 
+    options = ("pos_init",)
     no_decay = ("u", "v")
     check = staticmethod(Sinusoidal.check)  # n_embd must be even here, too
 
@@ -460,17 +468,17 @@ def attend(q, k, v, positions, layer, window, dropout_p):
 
 class LossInParts(torch.autograd.Function):
     """Mean cross-entropy, in nats, of hidden (N, C) @ weight.T (V, C) against targets (N,), without ever holding all
-    (N, V) logits. The gradients of each part are computed along with it, so nothing is computed twice."""
+    (N, V) logits. Where `learning`, the gradients of each part are computed along with it: nothing is computed twice."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets):
+    def forward(ctx, hidden, weight, targets, learning):
         total, grad_hidden, grad_weight = 0.0, torch.empty_like(hidden), torch.zeros_like(weight)
         rows = max(1, LOGITS // len(weight))
         for h, t, grad_h in zip(hidden.split(rows), targets.split(rows), grad_hidden.split(rows), strict=True):
             logits = F.linear(h, weight)
             log_probs = logits.float().log_softmax(dim=-1)
             total = total + F.nll_loss(log_probs, t, reduction="sum")
-            if any(ctx.needs_input_grad):
+            if learning:  # ctx.needs_input_grad is true under no_grad, too
                 grad = log_probs.exp_()  # of cross-entropy: the probabilities, minus 1 at the target
                 grad[torch.arange(len(t), device=t.device), t] -= 1
                 grad = grad.to(logits.dtype)
@@ -482,7 +490,7 @@ class LossInParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * (grad / len(grad_hidden)), grad_weight * (grad / len(grad_hidden)), None
+        return grad_hidden * (grad / len(grad_hidden)), grad_weight * (grad / len(grad_hidden)), None, None
 
 
 class CausalSelfAttention(nn.Module):
@@ -606,7 +614,8 @@ class GPT(nn.Module):
             return self.lm_head(self.hidden(idx, cache, last=1)), None
         hidden = self.hidden(idx, cache)
         if targets.numel() * self.config.vocab_size > LOGITS:
-            return None, LossInParts.apply(hidden.flatten(0, 1), self.lm_head.weight, targets.flatten())
+            parts = hidden.flatten(0, 1), self.lm_head.weight, targets.flatten()
+            return None, LossInParts.apply(*parts, torch.is_grad_enabled())
         logits = self.lm_head(hidden)
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 

@@ -31,7 +31,7 @@ OPTIMIZERS = ("muon", "adamw")
 MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # what each keeps of a parameter
 DECAYS = ("linear", "cosine")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-VAL_TOKENS = 65_536  # of validation text, during training; --eval_only takes all of it
+VAL_TOKENS = 65_536  # of the tuning part, during training; --eval_only takes all of the validation text
 
 
 @dataclass(frozen=True)
@@ -146,18 +146,19 @@ class Optimizer:
         for part in self.parts.values():
             part.zero_grad()
 
+    def params(self, part):
+        """A part's parameters, in its own order."""
+        return [p for group in part.param_groups for p in group["params"]]
+
     def state_dict(self):
         """{part: {parameter: its moments}}."""
-        return {
-            name: {self.names[p]: part.state[p] for group in part.param_groups for p in group["params"]}
-            for name, part in self.parts.items()
-        }
+        return {name: {self.names[p]: part.state[p] for p in self.params(part)} for name, part in self.parts.items()}
 
     def load_state_dict(self, saved):
         """Takes the moments of a state_dict: rates, decay and betas are those of this call. ValueError unless each
         parameter finds its own: the fused optimizer would write past the end of a smaller tensor."""
         for name, part in self.parts.items():
-            params = [p for group in part.param_groups for p in group["params"]]
+            params = self.params(part)
             moments = saved.get(name) if isinstance(saved.get(name), dict) else {}
             state = [moments.get(self.names[p]) for p in params]
             if not all(isinstance(own, dict) and self.fits(name, p, own) for p, own in zip(params, state, strict=True)):
@@ -166,12 +167,11 @@ class Optimizer:
 
     def fits(self, part, p, own):
         """Whether `own` are the moments of a parameter: none, where it never had a gradient."""
-        shapes = {"step": ()} | dict.fromkeys(("exp_avg", "exp_avg_sq", "momentum_buffer"), tuple(p.shape))
-        plain = all(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in own.values())
-        found = {key: tuple(t.shape) for key, t in own.items()} if plain else None
-        return found in ({}, {key: shapes[key] for key in MOMENTS[part]}) and all(
-            t.isfinite().all() for t in own.values()
-        )
+        shapes = {key: () if key == "step" else p.shape for key in MOMENTS[part]}
+        return not own or own.keys() == shapes.keys() and all(
+            checkpoints.is_dense(t) and t.is_contiguous() and t.dtype == torch.float32 and t.shape == shapes[key]
+            and t.isfinite().all() for key, t in own.items()
+        )  # fmt: skip
 
 
 def schedule(cfg, step):
@@ -248,7 +248,7 @@ def open_folder(cfg, dataset):
         return None
     checkpoint = checkpoints.load(folder, "latest")
     old, new = checkpoint.settings, dataclasses.asdict(cfg)
-    if missing := sorted(new.keys() - old.keys() - {"compile_mode"}):
+    if missing := sorted(new.keys() - old.keys()):
         raise ValueError(f"{checkpoint.path} is damaged: its settings lack {missing[0]}")
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
@@ -312,6 +312,20 @@ def open_log(cfg, world, segment, step):
     return RunLog(folder, step, tracker)
 
 
+def save(checkpoint, lock, is_best):
+    """Saves a checkpoint in the locked folder. Returns why it could not be saved, or None, and whether best.pt is this
+    one now."""
+    folder, best = lock.folder, lock.folder / "best.pt"
+    there = os.stat(best) if best.exists() else None
+    try:
+        lock.keep()
+        checkpoint.save(folder, is_best)
+    except OSError as error:
+        why = f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
+        return why, best.exists() and not (there and os.path.samestat(os.stat(best), there))
+    return None, is_best
+
+
 def closing_lines(cfg, step, first_step, seconds, best_val_loss):
     """What the log says after the last step."""
     folder = Path(cfg.out_dir)
@@ -341,7 +355,7 @@ def train(cfg, lock):
     model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(device)
     optimizer = Optimizer(model, cfg)
 
-    # the batches, and the fixed part of the validation text
+    # the batches, and the windows of validation text to watch
     rows, micro_steps, micro_rows = share_rows(cfg, world)
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
@@ -446,23 +460,18 @@ def train(cfg, lock):
 
         # save after every evaluation, and before stopping; a full disk does not end training
         if evaluating or stopping:
-            unsaved, best = None, folder / "best.pt"
-            there = os.stat(best) if best.exists() else None
-            is_best = evaluating and (row["val/loss"] < best_val_loss or there is None)
-            before, best_val_loss = best_val_loss, row["val/loss"] if is_best else best_val_loss
+            is_best = evaluating and (row["val/loss"] < best_val_loss or not (folder / "best.pt").exists())
+            new_best = row["val/loss"] if is_best else best_val_loss
             if world.is_first:
-                try:
-                    lock.keep()
-                    Checkpoint(
-                        weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
-                        settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
-                        tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
-                    ).save(folder, is_best)  # fmt: skip
-                except OSError as error:
-                    unsaved = f"step {step} could not be saved in {folder}: {error.strerror or error}"
-                    if not best.exists() or (there and os.path.samestat(os.stat(best), there)):
-                        best_val_loss = before  # the new one is not there
+                made = Checkpoint(
+                    weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
+                    settings=dataclasses.asdict(cfg), best_val_loss=new_best,
+                    tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
+                )  # fmt: skip
+                unsaved, is_best = save(made, lock, is_best)
+                if unsaved:
                     log.say([f"{unsaved}. The last checkpoint stays, training goes on, and saves again later"])
+            best_val_loss = new_best if is_best else best_val_loss
 
     # say where everything is
     stop.restore()
@@ -529,8 +538,6 @@ def main(argv):
         else:
             is_first = os.environ.get("RANK", "0") == "0"
             with files.Lock(Path(cfg.out_dir)) if is_first else contextlib.nullcontext() as lock:
-                if is_first:
-                    files.sweep(Path(cfg.out_dir))
                 train(cfg, lock)
     except RuntimeError as error:  # gloo and nccl have no type of their own for it
         if not World.lost(error):

@@ -27,7 +27,7 @@ def script(main):
     try:
         sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         sys.exit(1)
     except (ValueError, OSError) as error:
         echo = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0"  # each process makes it
@@ -45,6 +45,11 @@ def script(main):
             sys.stdout.flush()
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
+
+
+def silence_stdout():
+    """From here on it goes nowhere: whoever read it is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse(cls, argv, list_field=None):

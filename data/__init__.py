@@ -121,6 +121,12 @@ def spec_hash(spec):
 # Datasets, and the batches of them
 
 
+def tuning_part(n_tokens):
+    """How many tokens, the first of a validation text of n_tokens, training watches, so that checkpoints and settings
+    are chosen by them. The length evaluation scores others only."""
+    return min(max(n_tokens // 8, 65_536), n_tokens // 2)
+
+
 @dataclass(frozen=True)
 class Split:
     """One part of a prepared text, for training or for validation."""
@@ -137,13 +143,16 @@ class Split:
         return torch.from_numpy(rows.astype(np.int64))
 
     def val_starts(self, length, max_tokens=None):
-        """Where validation windows of `length` predictions begin: side by side over all of the text, or evenly spread
-        up to max_tokens. ValueError where the text is too short."""
+        """Where validation windows of `length` predictions begin: side by side over all of the text, or up to
+        max_tokens evenly spread over its tuning part. ValueError where the text is too short."""
         n = (len(self.tokens) - 1) // length
         if n < 1:
             short = f"{len(self.tokens):,} tokens, too few for block_size={length}"
             raise ValueError(f"the validation text has {short}: at least {length + 1:,} are needed")
-        keep = n if max_tokens is None else min(n, max(1, max_tokens // length))
+        if max_tokens is None:
+            return length * np.arange(n)
+        n = max(1, tuning_part(len(self.tokens)) // length)
+        keep = min(n, max(1, max_tokens // length))
         return length * (np.arange(keep) * n // keep)
 
 

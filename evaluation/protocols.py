@@ -11,7 +11,7 @@ import numpy as np
 from evaluation.attention import attention_entropy
 from evaluation.pictures import figure_of, mark_training_length, scheme_styles
 from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, text_bands
-from evaluation.windows import choose_ends, foreign, shuffled, window_losses
+from evaluation.windows import choose_ends, first_end, foreign, shuffled, window_losses
 
 STRIDES = 4  # per block, under `sliding`
 ENTROPY_BLOCKS = 8  # from which the entropy of attention is computed
@@ -54,7 +54,8 @@ class Protocol:
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
-        room = (n_tokens - 1 - self.longest) // (len(self.layout(self.longest)[0]) * self.block_tokens)
+        stride = len(self.layout(self.longest)[0]) * self.block_tokens
+        room = (n_tokens - 1 - first_end(n_tokens, self.longest, stride)) // stride
         self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
         one = f"past the {self.training_lengths[0]:,} tokens of training"
         self.past = one if len(training_lengths) == 1 else "past the training length"

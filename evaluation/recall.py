@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data import tuning_part
 from evaluation.protocols import Job, Protocol, doublings
 from evaluation.statistics import wilson
 from evaluation.windows import predictions
@@ -37,7 +38,8 @@ def find_questions(split, tokenizer):
 def choose_questions(dataset, lengths, n, seed):
     """{distance: places of answers}: up to n questions for each distance up to twice that, no fact twice. lengths:
     {distance: length of the contexts}. Each context lies in its question's document and holds the fact."""
-    begin, answer, distance = find_questions(dataset.val, dataset.tokenizer).T
+    questions = find_questions(dataset.val, dataset.tokenizer)
+    begin, answer, distance = questions[questions[:, 1] >= tuning_part(len(dataset.val.tokens))].T
     facts = np.stack([begin, dataset.val.tokens[answer - 1]])
     rng, places = np.random.default_rng(seed), {}
     for nearest, length in lengths.items():

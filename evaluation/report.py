@@ -47,7 +47,7 @@ def pool_seeds(protocol, measured):
 def pooled(each):
     """What is known about several runs on the same text, with the runs as the first dimension of their losses."""
     first, *others = each
-    common = set(first).intersection(*others) - {"key", *TARGETS}
+    common = set(first).intersection(*others) - {"key", "lengths", *TARGETS}
     return {key: np.stack([found[key] for found in each]) for key in common} | {key: first[key] for key in TARGETS}
 
 

@@ -57,7 +57,10 @@ def mean_intervals(values, documents, p=0.05):
     the choice of text and over training: Satterthwaite's (1946) for a two-way layout of seeds and documents. Also
     returns the standard errors by the text alone and by the seeds alone. NaN where there are too few documents."""
     mean, parts = by_document(values, documents)
-    k, n, _ = parts.shape
+    k, n, columns = parts.shape
+    if n < FEWEST_DOCUMENTS:
+        none = np.full(columns, np.nan)
+        return mean.mean(axis=0), none, dict.fromkeys(("text_se", "seed_se", "seen"), none)
     parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
     total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
     by_seed = n * ((seeds - total) ** 2).sum(axis=0) / (k - 1)
@@ -67,7 +70,7 @@ def mean_intervals(values, documents, p=0.05):
     variance = by_text + np.where(extra, by_seed - both, 0)
     spread = by_text**2 / (n - 1) + np.where(extra, by_seed**2 / (k - 1) + both**2 / ((k - 1) * (n - 1)), 0)
     df = np.where(spread > 0, variance**2 / np.maximum(spread, 1e-300), n - 1)
-    se = np.sqrt(variance / (n * k)) if n >= FEWEST_DOCUMENTS else np.full(len(total), np.nan)
+    se = np.sqrt(variance / (n * k))
     width, power = t_quantile(p, df) * se, t_quantile(0.4, df) * se
     parts = {"text_se": by_text, "seed_se": by_seed}
     return (

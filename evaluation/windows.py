@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data import Split
+from data import Split, tuning_part
 from model import GPT
 from run.device import autocast
 
@@ -25,13 +25,18 @@ class Subject:
         return self.model.lm_head.weight.device
 
 
+def first_end(n_tokens, longest, stride):
+    """The last target of the first block that a text of n_tokens has room for."""
+    return max(longest, tuning_part(n_tokens) + stride)
+
+
 def choose_ends(split, longest, stride, n, seed):
-    """The last target of each of n blocks, evenly spread and at least `stride` apart; the document of each; and the
-    share of contexts that cross documents.
+    """The last target of each of n blocks of `stride` targets, evenly spread and side by side at the nearest, all past
+    the tuning part; the document of each; and the share of contexts that cross documents.
 
     Blocks with `longest` tokens of their own document before them come first. Only where there are fewer than n do
     contexts cross documents, as they do in training. ValueError where the text is too short."""
-    ends = np.arange(longest, len(split.tokens), stride)
+    ends = np.arange(first_end(len(split.tokens), longest, stride), len(split.tokens), stride)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     own = ends - longest >= split.docs[documents]
     if len(ends) < n:

@@ -1,13 +1,14 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
+import hashlib
 import json
 import zipfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
 
-from config import checked, one_of
+from config import checked, matches, one_of
 from data import spec_hash, tokenizer_from
 from model import GPT, GPTConfig
 from run import files, foreign
@@ -20,7 +21,7 @@ CALL_FIELDS = (
 )  # fmt: skip
 
 # How runs were trained before these settings existed.
-BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine"}
+BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "compile_mode": "default"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,14 @@ class Checkpoint:
         same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
         return json.dumps([same, self.dataset_hash], sort_keys=True)
 
+    @property
+    def hash(self):
+        """sha256 of the model: its tensors, and what its config has other than the defaults. Not of its file, which
+        training may have replaced since it was read."""
+        digests = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in self.weights.items()}
+        config = {f.name: getattr(self.config, f.name) for f in fields(GPTConfig)}
+        return spec_hash([{key: v for key, v in config.items() if v != getattr(GPTConfig, key)}, digests])
+
     def save(self, folder, is_best):
         """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all, best.pt first: a kill
         between the two leaves a best.pt that the resumed run writes again. The file holds tensors and plain types only.
@@ -83,11 +92,8 @@ class Checkpoint:
 
     def model(self, device):
         """The model, in evaluation mode."""
-        try:
-            model = GPT(self.config)
-            model.load_state_dict(self.weights)
-        except RuntimeError as error:
-            raise ValueError(f"{self.path} does not fit model.py: {' '.join(str(error).split())[:300]}") from None
+        model = GPT(self.config)
+        model.load_state_dict(self.weights)  # they fit: see check_weights
         return model.to(device).eval()
 
     def under(self, overrides, length):
@@ -205,6 +211,11 @@ def tensors(value, name=""):
             yield from tensors(inner, f"{name}.{key}".lstrip("."))
 
 
+def is_dense(value):
+    """Whether a value from a file is an ordinary tensor."""
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+
+
 def check_weights(weights, config, path):
     """ValueError unless the weights are plain finite tensors with the names and sizes of a model of this config. So a
     model as large as the config claims is built only where the file itself is that large."""
@@ -220,9 +231,8 @@ def check_weights(weights, config, path):
         raise ValueError(f"{path} does not fit model.py: n_embd={config.n_embd} is too large") from None
     for name in [*expected, *weights]:
         w, shape = weights.get(name), expected.get(name)
-        plain = isinstance(w, torch.Tensor) and w.layout == torch.strided and w.device.type == "cpu"
-        if not plain or w.shape != shape or w.dtype not in FLOATS or not w.is_contiguous():
-            found = f"{w.dtype} {tuple(w.shape)}" if plain else type(w).__name__
+        if not is_dense(w) or w.shape != shape or w.dtype not in FLOATS or not w.is_contiguous():
+            found = f"{w.dtype} {tuple(w.shape)}" if is_dense(w) else type(w).__name__
             wanted = "nothing" if shape is None else f"floats {tuple(shape)}"
             raise ValueError(f"{path} does not fit model.py: {str(name)[:80]} is {found} instead of {wanted}")
         if not w.isfinite().all():
@@ -233,13 +243,9 @@ def from_content(content, path):
     """The fields of a Checkpoint in what train.py wrote, `config` still as plain types."""
     if lacking := [key for key, (_, kind) in FILE.items() if not isinstance(content.get(key), kind)]:
         raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
-    settings, kinds = content["config"], {"dataset": str, "max_iters": int, "wandb_group": str}
+    settings, form = content["config"], {"dataset": str, "max_iters": int, "wandb_group": str}
     plain = all(isinstance(key, str) and isinstance(value, str | int | float | None) for key, value in settings.items())
-    if (
-        not plain
-        or not all(isinstance(settings.get(key, kind()), kind) for key, kind in kinds.items())
-        or ("dataset" not in settings)
-    ):
+    if not plain or not matches({"max_iters": 0, "wandb_group": ""} | settings, form):
         raise ValueError(f"{path} is damaged: its settings are not those of a run")
     if not (content["best_val_loss"] > -1e9 and content["step"] >= 0 and content["segment"] >= 0):  # nor is it NaN
         raise ValueError(f"{path} is damaged: its step or its best loss is none")

@@ -16,10 +16,22 @@ def temporary(path):
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
+def is_alive(pid):
+    """Whether a process runs. On Windows, which has no such question, all do."""
+    try:
+        if fcntl:
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
 def sweep(folder):
     """Deletes what processes that are dead left half-written in a folder."""
     for path in folder.glob(".*.tmp"):
-        if (found := re.fullmatch(r"\..+\.(\d+)\.tmp", path.name)) and not os.path.exists(f"/proc/{found[1]}"):
+        if (found := re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)) and not is_alive(int(found[1])):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
@@ -72,8 +84,8 @@ def making(path):
 
 
 class Lock:
-    """Holds a folder, or a file `name` in it that is there for nothing else, until the block or the process ends.
-    ValueError while another process holds it."""
+    """Holds a folder, or a file `name` in it that is there for nothing else, until the block or the process ends. In a
+    folder, deletes what dead processes left. ValueError while another process holds it."""
 
     def __init__(self, folder, name=""):
         self.folder, self.name = folder, name
@@ -91,6 +103,8 @@ class Lock:
             os.close(self.held)
             who = f"another process is writing into {self.folder}"
             raise ValueError(f"{who}: wait until it ends, or stop it") from None
+        if not self.name:
+            sweep(self.folder)
 
     def keep(self):
         """Holds the folder of this name where that is another by now: it was renamed or deleted. OSError while another

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from subprocess import PIPE
 
+from config import silence_stdout
 from run import files
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
@@ -57,7 +58,7 @@ class RunLog:
             try:
                 print("\n".join(lines), flush=True)
             except OSError:  # the terminal, or whatever read our output, is gone
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                silence_stdout()
 
     def close(self, summary):
         if self.folder:
@@ -92,8 +93,7 @@ class Wandb:
         command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py")]
         self.process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
         self.calls = queue.SimpleQueue()
-        self.sender = threading.Thread(target=self._send, daemon=True)  # a full pipe must not hold the work either
-        self.sender.start()
+        threading.Thread(target=self._send, daemon=True).start()  # a full pipe must not hold the work either
         names = dict(project=project, group=group, id=id, name=id, job_type=job_type)
         self.calls.put(names | dict(mode=mode, axes=axes, config=config))
 

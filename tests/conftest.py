@@ -82,7 +82,7 @@ def dataset(tmp_path_factory):
     from data.prepare import folder_main
 
     root = tmp_path_factory.mktemp("data")
-    folder_main([str(write_texts(root / "texts")), f"--name={root}/tiny"])
+    folder_main([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])
     return f"{root}/tiny"
 
 

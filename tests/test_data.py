@@ -248,8 +248,12 @@ def test_too_little_text_is_refused():
 def test_validation_windows_cover_all_or_spread_evenly():
     split = data.Split(np.arange(1001), np.zeros(1, np.int64), 1001)
     assert split.val_starts(10).tolist() == list(range(0, 1000, 10))
-    assert split.val_starts(10, 40).tolist() == [0, 250, 500, 750]
-    assert split.windows(split.val_starts(10, 20), 3).tolist() == [[0, 1, 2, 3], [500, 501, 502, 503]]
+    assert data.tuning_part(1001) == 500  # an eighth, or 65,536 tokens, but at most half
+    assert [data.tuning_part(n) for n in (100_000, 200_000, 800_000)] == [50_000, 65_536, 100_000]
+    assert split.val_starts(10, 50).tolist() == [0, 100, 200, 300, 400]
+    assert split.val_starts(10, 600).tolist() == list(range(0, 500, 10))
+    assert split.val_starts(800, 600).tolist() == [0]
+    assert split.windows(split.val_starts(10, 20), 3).tolist() == [[0, 1, 2, 3], [250, 251, 252, 253]]
 
 
 def test_line_ends_stay_as_they_are(tmp_path):

@@ -147,7 +147,10 @@ def test_raw_losses_are_kept_per_block(runs, tmp_path):
     E.main([str(runs / "alibi"), *flags(tmp_path, "--lengths=8,16,64")])
     with np.load(runs / "alibi" / "length.npz") as raw:
         entropies = {"entropy-8", "entropy-16", "entropy-64"}
-        assert set(raw) == {"key", "ends", "documents", "bytes_per_token", "crossing", "8", "16", "64"} | entropies
+        assert (
+            set(raw)
+            == {"key", "lengths", "ends", "documents", "bytes_per_token", "crossing", "8", "16", "64"} | entropies
+        )
         assert raw["64"].shape == raw["ends"].shape == raw["documents"].shape == (20,)
         delta = (raw["64"] - raw["16"]).mean()
     assert read(tmp_path, "length-alibi")["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
@@ -219,7 +222,7 @@ def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
         (["--lengths=a"], "lengths='a' must be whole numbers"),
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
-        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 3,080 tokens, too few for 2000 blocks"),
+        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 2,345 tokens, too few for 2000 blocks"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
         (["--block_tokens=1", "--protocol=position"], "of --protocol=position, only of: fixed, sliding"),
         (["--block_tokens=1", "--protocol=nonoverlapping"], "--block_tokens is not an option of --protocol=nonoverlap"),

@@ -1,7 +1,6 @@
 """Other people's weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
 
 import json
-import re
 import shutil
 import sys
 from dataclasses import replace

@@ -106,7 +106,7 @@ def test_bits_per_byte_are_of_the_text_of_the_targets(gpt2_bpe):
     ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", data.END_OF_TEXT)]
     split = data.Split(np.array([0, 0, *ids] * 30, np.uint16), np.array([0]), tokenizer.n_vocab)
     protocol = protocol_of("fixed", split, lengths="16", block_tokens=4, blocks=5)
-    protocol.layout = lambda length: (np.array([17]), 4)  # so that blocks end where the four tokens do
+    protocol.layout = lambda length: (np.array([101]), 4)  # so that blocks end where the four tokens do
     protocol.block_tokens = 6
     found = protocol.prepare(data.Dataset("x", split, split, tokenizer, {}, ""), 16)
     assert found["bytes_per_token"] == 1.5

@@ -257,7 +257,15 @@ def test_a_mistake_beside_overwrite_costs_nothing(whole, tiny, tmp_path, monkeyp
 
 
 def test_nohup_keeps_a_run_alive(tiny, whole, tmp_path):
-    command = ["nohup", *TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--log_interval=1", "--max_iters=300", "--eval_interval=150"]
+    command = [
+        "nohup",
+        *TRAIN,
+        *tiny,
+        f"--out_dir={tmp_path}/r",
+        "--log_interval=1",
+        "--max_iters=300",
+        "--eval_interval=150",
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True) as process:
         while "step 3/" not in process.stdout.readline():
             pass

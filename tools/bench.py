@@ -88,8 +88,8 @@ def take_turns(contenders, rounds, device, warmup=3, most_seconds=math.inf):
     return times
 
 
-def ratio(times, name, base=BASE):
-    return statistics.median(a / b for a, b in zip(times[base], times[name], strict=True))
+def ratio(times, name):
+    return statistics.median(a / b for a, b in zip(times[BASE], times[name], strict=True))
 
 
 def save(figure, cfg, name):
@@ -250,10 +250,7 @@ def startup(cfg, device, dtype):
         commands = {  # arguments -> how the awaited line begins
             "--help": ("Trains", ["--help"]),
             "a mistake": ("error: ", ["--learning_rat=1"]),
-            "first step": (
-                "step 1/",
-                [*given, "--log_interval=1", "--wandb_mode=disabled", f"--out_dir={folder}", "--overwrite"],
-            ),
+            "first step": ("step 1/", [*given, f"--out_dir={folder}"]),
         }
 
         def wait(awaited, arguments):

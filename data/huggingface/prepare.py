@@ -88,7 +88,7 @@ def kept_tokenizer(path, kind, rows, held):
 
     if not path.is_file():
         files.write(path, json.dumps(P.make_tokenizer(kind, pieces).spec))
-    return data.tokenizer_from(json.loads(path.read_text()))
+    return data.tokenizer_from(data.read_json(path, data.META["tokenizer"]))
 
 
 def tokenise(text, tokenizer):
