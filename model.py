@@ -468,7 +468,7 @@ def attend(q, k, v, positions, layer, window, dropout_p):
 
 class LossInParts(torch.autograd.Function):
     """Mean cross-entropy, in nats, of hidden (N, C) @ weight.T (V, C) against targets (N,), without ever holding all
-    (N, V) logits. Where `learning`, the gradients of each part are computed along with it: nothing is computed twice."""
+    (N, V) logits. Where `learning`, each part's gradients are computed along with it: nothing is computed twice."""
 
     @staticmethod
     def forward(ctx, hidden, weight, targets, learning):
