@@ -14,7 +14,7 @@ from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, text_bands
 from evaluation.windows import choose_ends, first_end, foreign, shuffled, window_losses
 
 STRIDES = 4  # per block, under `sliding`
-ENTROPY_BLOCKS = 8  # from which the entropy of attention is computed
+ENTROPY_BLOCKS = 64  # from which the entropy of attention is computed
 
 PROTOCOLS = {}  # name -> class
 
@@ -118,26 +118,34 @@ class Protocol:
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
     def bands(self, differences, found):
-        """{key: (mean, half-width of its interval, or None where the text has too few documents)} of differences,
-        {key: (blocks,) of one run, or (seeds, blocks)}. Over one run's text they hold at all keys at once; over seeds
-        and text, each by itself."""
+        """{key: (mean, half-width of its interval, standard errors by cause)} of differences, {key: (blocks,) of one
+        run, or (seeds, blocks)}. Over one run's text the intervals hold at all keys at once; over seeds and text, each
+        by itself. None where the text has too few documents."""
         if not differences:
             return {}
-        values = np.stack(list(differences.values()), axis=-1)
+        values, parts = np.stack(list(differences.values()), axis=-1), {}
         if values.ndim == 2:
             means, widths = text_bands(values, found["documents"], self.seed)
         else:
-            means, widths, _ = mean_intervals(values, found["documents"])
-        widths = [None if np.isnan(w) else float(w) for w in widths]
-        return {key: (float(m), w) for key, m, w in zip(differences, means, widths, strict=True)}
+            means, widths, parts = mean_intervals(values, found["documents"])
+        columns = zip(differences, means, widths, *(parts[cause] for cause in parts), strict=True)
+
+        def plain(value):
+            return None if np.isnan(value) else float(value)
+
+        return {
+            key: (float(mean), plain(width), dict(zip(parts, map(plain, errors), strict=True)))
+            for key, mean, width, *errors in columns
+        }
 
     def rows(self, found, trained):
         """{length: row, or None where the scheme is undefined}. In `found`, losses may have the seeds of one
         experiment as a first dimension."""
         losses, rows = self.losses(found), dict.fromkeys(self.lengths)
         deltas = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
-        for n, (loss, level) in self.bands(losses, found).items():
-            rows[n] = dict(zip(("loss", "level", "delta", "band"), (loss, level, *deltas[n]), strict=True))
+        for n, (loss, level, _) in self.bands(losses, found).items():
+            delta, band, errors = deltas[n]
+            rows[n] = {"loss": loss, "level": level, "delta": delta, "band": band} | errors
             rows[n]["bits_per_byte"] = loss / math.log(2) / float(found["bytes_per_token"])
         self.add_columns(rows, losses, found, trained)
         return rows
@@ -244,18 +252,25 @@ class Fixed(Protocol, name="fixed", stem="length"):
     question = "the same last tokens of every context: does more of it help or hurt them?"
     panels = {"loss": "loss (nats per token)", "entropy": "entropy of attention (nats)"}
 
-    def measure(self, job, subject, found, trained):
-        """Adds `entropy-N` (): the mean entropy of the attention of the scored predictions, over some blocks."""
+    identity = {"entropy of blocks": ENTROPY_BLOCKS}
+
+    def some(self):
+        """The blocks from which the entropy of attention is computed."""
         n = min(ENTROPY_BLOCKS, self.blocks)
-        some = found["ends"][np.arange(n) * self.blocks // n]
-        rows = subject.split.windows(some - job.length, job.length - 1).to(subject.device)[:, None]  # one at a time
-        entropy = np.mean([attention_entropy(subject.model, row, self.block_tokens) for row in rows])
-        return super().measure(job, subject, found, trained) | {f"entropy-{job.name}": entropy}
+        return np.arange(n) * self.blocks // n
+
+    def measure(self, job, subject, found, trained):
+        """Adds `entropy-N` (some blocks,): the mean entropy of the attention of a block's predictions."""
+        starts = found["ends"][self.some()] - job.length
+        rows = subject.split.windows(starts, job.length - 1).to(subject.device)[:, None]  # one at a time
+        entropies = np.array([attention_entropy(subject.model, row, self.block_tokens) for row in rows])
+        return super().measure(job, subject, found, trained) | {f"entropy-{job.name}": entropies}
 
     def add_columns(self, rows, losses, found, trained):
-        for n in losses:
-            if f"entropy-{n}" in found:
-                rows[n]["entropy"] = float(np.mean(found[f"entropy-{n}"]))
+        entropies = {n: found[key] for n in losses if (key := f"entropy-{n}") in found}
+        bands = self.bands(entropies, {"documents": found["documents"][self.some()]})
+        for n, (entropy, band, _) in bands.items():
+            rows[n] |= {"entropy": entropy, "entropy_band": band}
 
 
 class Sliding(Protocol, name="sliding"):
@@ -302,7 +317,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
         position stay as they are."""
         dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in losses if n > trained}
         bands = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
-        for n, (real, band) in bands.items():
+        for n, (real, band, _) in bands.items():
             rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": band}
 
     def cell(self, row, is_training_length):
@@ -375,7 +390,7 @@ class Context(Protocol, name="context"):
         asked = [(kind, n) for kind in self.kinds for n in losses if n > trained]
         others = {(kind, n): losses[trained] if kind == "cut" else found[f"{kind}-{n}"] for kind, n in asked}
         bands = self.bands({(kind, n): others[kind, n] - losses[n] for kind, n in asked}, found)
-        for (kind, n), (gain, band) in bands.items():
+        for (kind, n), (gain, band, _) in bands.items():
             rows[n] |= {f"gain_over_{kind}": gain, f"gain_over_{kind}_band": band}
 
     def shown(self):

@@ -65,7 +65,7 @@ def contrasts(protocol, losses, length):
     for a, b, values, documents in pairs:
         mean, width, more = mean_intervals(values[:, :, None], documents, p=0.05 / len(pairs))
         if not np.isnan(width[0]):
-            found[a, b] = float(mean[0]), float(width[0]), float(more["seen"][0])
+            found[a, b] = float(mean[0]), float(width[0]), float(more["detectable"][0])
     return found
 
 

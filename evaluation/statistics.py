@@ -55,12 +55,13 @@ def text_bands(values, documents, seed):
 def mean_intervals(values, documents, p=0.05):
     """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals, one for each column by itself, over
     the choice of text and over training: Satterthwaite's (1946) for a two-way layout of seeds and documents. Also
-    returns the standard errors by the text alone and by the seeds alone. NaN where there are too few documents."""
+    returns the standard errors by the text alone and by the seeds alone, and the mean that would be found to be none of
+    chance in 80% of cases. NaN where there are too few documents."""
     mean, parts = by_document(values, documents)
     k, n, columns = parts.shape
     if n < FEWEST_DOCUMENTS:
         none = np.full(columns, np.nan)
-        return mean.mean(axis=0), none, dict.fromkeys(("text_se", "seed_se", "seen"), none)
+        return mean.mean(axis=0), none, dict.fromkeys(("text_se", "seed_se", "detectable"), none)
     parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
     total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
     by_seed = n * ((seeds - total) ** 2).sum(axis=0) / (k - 1)
@@ -72,12 +73,8 @@ def mean_intervals(values, documents, p=0.05):
     df = np.where(spread > 0, variance**2 / np.maximum(spread, 1e-300), n - 1)
     se = np.sqrt(variance / (n * k))
     width, power = t_quantile(p, df) * se, t_quantile(0.4, df) * se
-    parts = {"text_se": by_text, "seed_se": by_seed}
-    return (
-        mean.mean(axis=0),
-        width,
-        {name: np.sqrt(ms / (n * k)) for name, ms in parts.items()} | {"seen": width + power},
-    )
+    parts = {"text_se": np.sqrt(by_text / (n * k)), "seed_se": np.sqrt(by_seed / (n * k)), "detectable": width + power}
+    return mean.mean(axis=0), width, parts
 
 
 def breakdown(rows, training_length, threshold):

@@ -162,7 +162,7 @@ def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
     assert list(found) == ["rope none", "rope linear", "rope ntk", "rope yarn"]
     plain = found.pop("rope none")
     for rows in found.values():  # auto: nothing is scaled before it must be
-        assert rows["16"] == plain["16"] and rows["64"] not in (None, plain["64"])
+        assert rows["16"]["loss"] == plain["16"]["loss"] and rows["64"]["loss"] != plain["64"]["loss"]
     E.main([str(runs / "rope"), *flags(tmp_path)])
     assert read(tmp_path, "length-rope")["runs"]["rope"]["rows"] == plain
     E.main([str(runs / "rope"), *flags(tmp_path, "--window=8")])

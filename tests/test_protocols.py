@@ -10,7 +10,7 @@ import torch
 import data
 import eval_length
 from eval_length import EvalConfig
-from evaluation.protocols import PROTOCOLS, Fixed
+from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.statistics import breakdown
 from evaluation.windows import Subject
 from model import SCHEMES, GPTConfig
@@ -157,7 +157,7 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
 def test_a_further_protocol_is_one_class(trained, tmp_path, capsys):
     """It has its flag, files, table and picture without a word elsewhere."""
 
-    class EverySecond(Fixed, name="every_second"):
+    class EverySecond(Protocol, name="every_second"):
         question = "only every second block"
 
         def losses(self, found):
