@@ -8,4 +8,4 @@ n_layer = 2
 n_embd = 64
 batch_size = 64
 learning_rate = 2e-3
-max_iters = 1000
+max_iters = 2000

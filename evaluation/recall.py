@@ -13,94 +13,158 @@ from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
 MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: first in a document a fact, from then on a question
+GUESSES = ("the most recent letter", "the most frequent", "any of the context")
 NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
 
 
 def find_questions(split, tokenizer):
-    """Every question of the text, (questions, 3): where its document begins, where its answer stands, and how many
-    tokens lie between the question and the mention before. ValueError where tokens are not characters, where there is
-    no question, or where a digit has two letters in one document."""
+    """Every question of the text, (questions, 2): where its document begins, and where its answer stands. ValueError
+    where tokens are not characters, where there is no question, or where a digit has two letters in one document."""
     found, different = [], False
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
-        text, before = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
+        text, letters = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
         for mention in MENTION.finditer(text if len(text) == last - first else ""):
             digit, letter = mention.groups()
-            if digit in before:
-                different |= before[digit][2] != letter
-                found.append((first, first + mention.end() - 1, mention.start() - before[digit].end()))
-            before[digit] = mention
+            if digit in letters:
+                different |= letters[digit] != letter
+                found.append((first, first + mention.end() - 1))
+            letters[digit] = letter
     if different or not found:
         how = "python data/recall_char/prepare.py, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
     return np.array(found)
 
 
-def choose_questions(dataset, lengths, n, seed):
-    """{distance: places of answers}: up to n questions for each distance up to twice that, no fact twice. lengths:
-    {distance: length of the contexts}. Each context lies in its question's document and holds the fact."""
-    questions = find_questions(dataset.val, dataset.tokenizer)
-    begin, answer, distance = questions[questions[:, 1] >= tuning_part(len(dataset.val.tokens))].T
-    facts = np.stack([begin, dataset.val.tokens[answer - 1]])
-    rng, places = np.random.default_rng(seed), {}
-    for nearest, length in lengths.items():
-        fits = (distance >= nearest) & (distance < 2 * nearest) & (distance + 3 <= length) & (answer - begin >= length)
-        shuffled = rng.permutation(np.flatnonzero(fits))
-        _, one_of_each = np.unique(facts[:, shuffled], axis=1, return_index=True)
-        places[nearest] = answer[np.sort(shuffled[rng.permutation(one_of_each)[:n]])]
-    return places
+def choose_questions(dataset, longest, n, seed):
+    """Where the answers of up to n questions stand, and where their documents begin: each has `longest` tokens of its
+    document before it, no fact twice. ValueError where there is none."""
+    begin, answer = find_questions(dataset.val, dataset.tokenizer).T
+    fits = np.flatnonzero((answer - begin >= longest) & (answer >= tuning_part(len(dataset.val.tokens))))
+    if not len(fits):
+        raise ValueError(f"no question has {longest:,} tokens of its document before it: give shorter --lengths")
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(fits)
+    facts = np.stack([begin, dataset.val.tokens[answer - 1]])[:, shuffled]
+    _, one_of_each = np.unique(facts, axis=1, return_index=True)
+    chosen = np.sort(shuffled[rng.permutation(one_of_each)[:n]])
+    return answer[chosen], begin[chosen]
+
+
+def planted(tokenizer, distances):
+    """A `change` of windows that end with a question and its answer: of the context's mentions of the question's digit
+    only one stays, planted so that distances[i] tokens lie between it and the question of window i."""
+    filler, *digits = (int(tokenizer.encode(c)[0]) for c in ".0123456789")
+
+    def change(window, first):
+        for row, distance in zip(window, distances[first : first + len(window)], strict=True):
+            fact = row[-2:].clone()  # the digit and its letter
+            for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
+                row[place : min(place + 2, len(row) - 2)] = filler
+            place = len(row) - 4 - distance
+            if place and row[place - 1] in digits:  # neither half of another mention may stay
+                row[place - 1] = filler
+            if row[place + 1] in digits:
+                row[place + 2] = filler
+            row[place : place + 2] = fact
+
+    return change
+
+
+def guesses(tokenizer, window):
+    """How often it would be right to answer, without a model, the most recent letter of the context, the most frequent,
+    or any that is in it: (3,)."""
+    right = []
+    for row in window.tolist():
+        *letters, answer = re.findall("[a-zA-Z]", tokenizer.decode_bytes(row).decode())
+        frequent = max(letters, key=letters.count)
+        right.append([letters[-1] == answer, frequent == answer, 1 / len(set(letters))])
+    return np.mean(right, axis=0)
 
 
 class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back can an answer lie that the model looks up?"
     options = ()
-    default_blocks = 200  # questions for each distance
-    column, axis = "distance", "tokens from one mention to the next, at least"
+    default_blocks = 200  # questions
+    column, axis = "distance", "tokens from the fact to the question, at least"
     panels, headline = {"accuracy": "share of right answers"}, "accuracy"
-    targets = "up to {blocks} questions for each distance"
+    targets = "the same {blocks} questions at every distance, the fact once in the context"
     title = "Answers looked up at a distance, {past}"
-    pools_seeds, apart = False, 1.04
+    apart = 1.04
+    identity = {"questions": "planted once"}
+
+    def lengths_of(self, trained):
+        """{distance: length of the contexts}: just long enough."""
+        return {d: max(trained, 2 * d) for d in self.shown()}
+
+    def change(self, tokenizer, distance, length, n):
+        """Plants the fact of n questions at distances from `distance` up to twice that."""
+        rng = np.random.default_rng((self.seed, distance))
+        return planted(tokenizer, rng.integers(distance, min(2 * distance, length - 2), size=n))
 
     def prepare(self, dataset, trained):
-        """`places-D` (questions,): where the answers stand that were last mentioned D to 2·D − 1 tokens before."""
-        lengths = {d: max(trained, 2 * d) for d in self.shown()}
-        places = choose_questions(dataset, lengths, self.blocks, self.seed)
-        return {f"places-{d}": found for d, found in places.items()}
+        """`ends` (questions,): where the answers stand; `documents`: where theirs begin; `guesses-D` (3,): the shares
+        that are right without a model."""
+        lengths = self.lengths_of(trained)
+        ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
+        found = {"ends": ends, "documents": documents}
+        for d, length in lengths.items():
+            window = dataset.val.windows(ends - length, length)
+            self.change(dataset.tokenizer, d, length, len(ends))(window, 0)
+            found[f"guesses-{d}"] = guesses(dataset.tokenizer, window)
+        self.blocks, self.tokenizer = len(ends), dataset.tokenizer
+        return found
 
     def jobs(self, found, trained, limit):
-        asked = [Job(str(d), max(trained, 2 * d)) for d in self.shown() if len(found[f"places-{d}"])]
+        asked = (Job(str(d), length) for d, length in self.lengths_of(trained).items())
         return [job for job in asked if limit is None or job.length <= limit]
 
     def units(self, job, found):
-        return len(found[f"places-{job.name}"])
+        return len(found["ends"])
 
     def tokens(self, job, found):
         return self.units(job, found) * job.length
 
     def measure(self, job, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
-        starts, right, losses = found[f"places-{job.name}"] - job.length, [], []
-        for logits, answers in predictions(subject, starts, job.length, scored=1):
+        right, losses = [], []
+        change = self.change(self.tokenizer, int(job.name), job.length, len(found["ends"]))
+        scores = predictions(subject, found["ends"] - job.length, job.length, scored=1, change=change)
+        for logits, answers in scores:
             right.append((logits.argmax(-1) == answers).cpu())
             losses.append(F.cross_entropy(logits, answers, reduction="none").cpu())
         return {job.name: torch.cat(right).numpy(), f"loss-{job.name}": torch.cat(losses).numpy()}
 
+    def losses(self, found):
+        """{distance: whether each answer is right}, as numbers."""
+        return {d: found[str(d)].astype(float) for d in self.shown() if str(d) in found}
+
     def rows(self, found, trained):
-        rows = dict.fromkeys(self.shown())
-        for d in rows:
-            if str(d) in found:
-                right, loss = found[str(d)], float(found[f"loss-{d}"].mean())
-                low, high = wilson(right.sum(), len(right))
-                rows[d] = {"n": len(right), "accuracy": float(right.mean()), "low": low, "high": high, "loss": loss}
+        """The interval of one run is Wilson's, over questions. Of several it is that over questions' documents and
+        training, or Wilson's where that is wider: it knows that a share of 100% may be luck."""
+        rows, losses = dict.fromkeys(self.shown()), self.losses(found)
+        bands = self.bands({d: right for d, right in losses.items() if right.ndim > 1}, found)
+        for d, right in losses.items():
+            share, n = float(right.mean()), right.shape[-1]
+            low, high = wilson(share * n, n)
+            if d in bands and bands[d][1] is not None:
+                low, high = max(0.0, min(low, share - bands[d][1])), min(1.0, max(high, share + bands[d][1]))
+            rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(found[f"loss-{d}"].mean())}
         return rows
 
     def about_text(self, found):
-        return {}
+        known = [found[f"guesses-{d}"] for d in self.shown()]
+        return {"documents": len(np.unique(found["documents"])), "guesses": np.max(known, axis=0).tolist()}
 
     def heading(self, texts, pooled):
-        return [
-            f"recall on {', '.join(texts)}: {self.targets.format(**vars(self))}",
-            "Share of right answers with Wilson's 95% interval, and the loss of answers in nats.",
-        ]
+        lines = [f"recall: {self.targets.format(**vars(self))}"]
+        for name, text in texts.items():
+            ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
+            lines.append(f"{name}: {text['documents']} documents; right without a model at most: {ceilings}")
+        lines.append("Share of right answers with its 95% interval, and the loss of answers in nats.")
+        lines.append("One run: the interval is Wilson's, over questions alone.")
+        if pooled:
+            lines.append("Several seeds: it is that of the mean over documents and training.")
+        return lines
 
     def shown(self):
         return doublings(NEAREST, self.longest // 2)

@@ -38,9 +38,10 @@ def pool_seeds(protocol, measured):
         each = losses[shortest] = {measured[n][-1]["seed"]: measured[n][1] for n in names}
         if len(names) > 1:
             rows = protocol.rows(pooled(each.values()), result["training_length"])
-            star = breakdown(rows, result["training_length"], protocol.threshold)
+            if "L_star" in result:
+                result["L_star"] = breakdown(rows, result["training_length"], protocol.threshold)
             seeds = {n: measured[n][-1]["rows"] for n in names}
-            result |= {"rows": rows, "seeds": seeds, "L_star": star}
+            result |= {"rows": rows, "seeds": seeds}
     return results, losses
 
 
@@ -48,7 +49,9 @@ def pooled(each):
     """What is known about several runs on the same text, with the runs as the first dimension of their losses."""
     first, *others = each
     common = set(first).intersection(*others) - {"key", "lengths", *TARGETS}
-    return {key: np.stack([found[key] for found in each]) for key in common} | {key: first[key] for key in TARGETS}
+    return {key: np.stack([found[key] for found in each]) for key in common} | {
+        key: first[key] for key in TARGETS if key in first
+    }
 
 
 def contrasts(protocol, losses, length):
@@ -59,7 +62,12 @@ def contrasts(protocol, losses, length):
     for a, b in itertools.combinations(losses, 2):
         seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
         one, two = ([protocol.losses(losses[name][seed]).get(length) for seed in seeds] for name in (a, b))
-        same = all(np.array_equal(losses[a][s]["ends"], losses[b][s]["ends"]) for s in seeds)
+        same = all(
+            np.array_equal(losses[a][s][key], losses[b][s][key])
+            for s in seeds
+            for key in TARGETS[:2]
+            if key in losses[a][s]
+        )
         if len(seeds) > 1 and same and not any(values is None for values in (*one, *two)):
             pairs.append((a, b, np.stack(one) - np.stack(two), losses[a][seeds[0]]["documents"]))
     for a, b, values, documents in pairs:

@@ -27,6 +27,7 @@ SIZES = {  # what makes each script's commands quick
     "tools.bench": [*MODEL.split(), "--rounds=1"],
     "tools.visualize": ["--device=cpu"],
     "tools.export": [],
+    "tools.coverage": ["--draws=2"],
 }
 
 

@@ -13,7 +13,7 @@ import data
 import eval_length
 from data.recall_char import prepare as generator
 from eval_length import EvalConfig
-from evaluation.recall import Recall, choose_questions, find_questions
+from evaluation.recall import Recall, choose_questions, find_questions, guesses, planted
 from model import GPTConfig
 
 
@@ -35,32 +35,32 @@ def facts_dataset(folder):
 
 def test_the_text_is_the_same_on_every_machine():
     found = hashlib.sha256("".join(map(generator.document, range(3))).encode()).hexdigest()
-    assert found == "5a5f4cda0998316c724c3c2746e3df1b848271d2eef1a448c2574f7345b1ab93"
+    assert found == "0cfcde818ac0f6ecc15e1a499e8d230cbb0e2ef01211d73ec1571435ecf5c895"
     drawn = [r.below(10) for r in [generator.Random(3)] for _ in range(10_000)]
     assert abs(np.bincount(drawn) - 1000).max() < 130  # four standard deviations
 
 
-def test_in_a_document_a_digit_has_one_letter_and_distances_are_log_uniform():
+def test_in_a_document_each_digit_has_a_letter_of_its_own_and_distances_are_log_uniform():
     texts = [generator.document(i) for i in range(120)]
-    dataset = dataset_of(*texts)
-    questions = find_questions(dataset.val, dataset.tokenizer)
-    whole = "".join(texts)
-    for first, answer, distance in questions[::500]:
-        mention = whole[answer - 1 : answer + 1]
-        assert whole[: answer - 1 - distance].endswith(mention)
-        assert mention not in whole[answer - 1 - distance : answer - 1]
-        assert first <= answer - 3 - distance
-    sparse = [t for t in texts if t.count(".") > 0.9 * len(t)]  # of the widest range
-    far = find_questions(dataset_of(*sparse).val, data.CharTokenizer(set("".join(sparse))))[:, 2]
-    octaves = np.bincount(np.log2(far / 4).astype(int), minlength=9)
-    assert octaves[1:6].min() > 0.8 * octaves[1:6].max() and far.max() > 1500
+    letters = set()
     for text in texts:
-        assert len(set(re.findall(r"\d[a-zA-Z]", text))) == 10 and 8192 <= len(text) <= 8193
+        facts = set(re.findall(r"\d[a-z]", text))
+        assert len(facts) == 10 == len({fact[1] for fact in facts}) and 8192 <= len(text) <= 8193
+        letters |= {fact for fact in facts if fact[0] == "3"}
+    assert len(letters) == 26  # all digits choose among the same letters
+    far = []
+    for text in texts:
+        if text.count(".") > 0.9 * len(text):  # of the widest range
+            for digit in "0123456789":
+                ends = [m.end() for m in re.finditer(rf"{digit}[a-z]", text)]
+                far += [b - 2 - a for a, b in zip(ends, ends[1:], strict=False)]
+    octaves = np.bincount(np.log2(np.array(far) / 4).astype(int), minlength=9)
+    assert octaves[1:6].min() > 0.8 * octaves[1:6].max() and max(far) > 1500
 
 
 def test_questions_are_found_within_their_document():
     questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, data.CharTokenizer(".37ab"))
-    assert questions.tolist() == [[0, 8, 5], [0, 10, 3], [11, 19, 5]]
+    assert questions.tolist() == [[0, 8], [0, 10], [11, 19]]
     with pytest.raises(ValueError, match="does not ask for facts: --protocol=recall needs a run on recall_char"):
         find_questions(dataset_of("3a.4b").val, data.CharTokenizer(".34ab"))
     with pytest.raises(ValueError, match="does not ask for facts"):  # a text that only looks like it
@@ -100,21 +100,42 @@ def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
         assert row["low"] <= row["accuracy"] <= row["high"] and row["n"] == 30
 
 
-def test_every_context_holds_the_fact_and_lies_in_its_document():
+def test_several_seeds_are_one_line_whose_interval_knows_that_they_differ():
+    """Two runs that know everything and one that knows nothing."""
+    found = {"documents": np.repeat(np.arange(30), 2), "loss-4": np.zeros((3, 60)), "4": np.ones((3, 60), bool)}
+    protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="8"), {8}, 10**6)
+    certain = protocol.rows(found, 8)[4]
+    assert certain["accuracy"] == certain["high"] == 1 and 0.9 < certain["low"] < 0.95  # Wilson's
+    found["4"][2] = False
+    row = protocol.rows(found, 8)[4]
+    assert row["accuracy"] == pytest.approx(2 / 3) and row["low"] == 0 and row["high"] == 1
+
+
+def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole():
     dataset = dataset_of(*(generator.document(i) for i in range(60)))
-    text = dataset.tokenizer.decode_bytes(dataset.val.tokens).decode()
-    lengths = {2**i: max(128, 2 ** (i + 1)) for i in range(2, 11)}
-    for distance, places in choose_questions(dataset, lengths, 50, seed=0).items():
-        length = lengths[distance]
-        assert len(places) > 0
-        documents = np.searchsorted(dataset.val.docs, places, side="right")
-        assert len(set(zip(documents, dataset.val.tokens[places - 1], strict=True))) == len(places)  # no fact twice
-        for answer in places:
-            context = text[answer - length : answer]
-            before = context[:-1].rfind(text[answer - 1 : answer + 1])
-            assert before >= 0 and distance <= length - 1 - before - 2 < 2 * distance
-            document = np.searchsorted(dataset.val.docs, [answer - length, answer], side="right")
-            assert document[0] == document[1]
+    ends, documents = choose_questions(dataset, 2048, 50, seed=0)
+    digits = dataset.val.tokens[ends - 1]
+    assert len(ends) == 50 == len(set(zip(documents, digits, strict=True)))  # no fact twice
+    assert (ends - documents >= 2048).all() and (ends >= data.tuning_part(len(dataset.val.tokens))).all()
+    for distance, length in ((4, 128), (100, 256), (253, 256), (1024, 2048)):
+        window = dataset.val.windows(ends - length, length)
+        before = window.clone()
+        planted(dataset.tokenizer, np.full(50, distance))(window, 0)
+        for old, new in zip(
+            *([dataset.tokenizer.decode_bytes(r).decode() for r in w.tolist()] for w in (before, window)), strict=True
+        ):
+            question = new[-2:]
+            assert question == old[-2:] and new.count(question[0]) == 2 == new.count(question)
+            assert new.index(question) == length + 1 - 4 - distance
+            assert set(re.sub(r"\d[a-z]", "..", new)[1:]) == {"."}  # no half of a mention, but where the window begins
+            changed = sum(a != b for a, b in zip(old, new, strict=True))
+            assert changed <= 2 * old.count(question[0]) + 4
+
+
+def test_guesses_without_a_model():
+    tokenizer = data.CharTokenizer(".0123456789abc")
+    window = np.stack([tokenizer.encode(text) for text in ("1a.2b1a2b3c.1a", "1b.2c1b.1b3a2c")])
+    assert guesses(tokenizer, window).tolist() == pytest.approx([0, 0.5, 1 / 3])
 
 
 def test_the_command(trained, tmp_path, monkeypatch, capsys, refused):

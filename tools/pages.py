@@ -1,0 +1,327 @@
+"""Redraws every table and picture of README.md and docs/results.md from kept losses:  python -m tools.pages
+
+docs/evidence has a folder for each run: run.json (its settings) and, as an evaluation writes them, the losses of every
+block. Run folders given here are taken over first: python -m tools.pages out/rope. In a page, a table stands between
+<!-- NAME --> and <!-- end -->; its function below has that name.
+"""
+
+import json
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+import config
+from evaluation.protocols import PROTOCOLS
+from evaluation.recall import GUESSES
+from evaluation.report import contrasts, pool_seeds
+from model import SCHEMES
+from run import checkpoint as checkpoints
+from run import files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/results.md")
+SET_ASIDE = re.compile(r"-[0-9a-f]{8}$")  # losses under former settings, as eval_length names them
+
+
+@dataclass(frozen=True)
+class PagesConfig:
+    runs: tuple = ()  # run folders to take over, given without a flag
+    root: str = str(ROOT)  # where README.md and docs/ are
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The evidence
+
+
+def take_over(folder, evidence):
+    """Keeps what the pages need of a run folder: its settings, and the losses that were measured on it."""
+    checkpoint = checkpoints.load(folder)
+    own = evidence / checkpoint.folder.resolve().name
+    lines = [json.loads(line) for line in (checkpoint.folder / "metrics.jsonl").read_text().splitlines()]
+    warm = checkpoint.settings["warmup_iters"]
+    norms = [row["train/grad_norm"] for row in lines if row["step"] > warm and "train/grad_norm" in row]
+    known = {
+        "settings": checkpoint.settings, "experiment": checkpoint.experiment, "step": checkpoint.step,
+        "weights": checkpoint.hash, "text": checkpoint.dataset_hash, "best_val_loss": checkpoint.best_val_loss,
+        "grad_norm": [statistics.median(norms), max(norms)] if norms else None,
+    }  # fmt: skip
+    own.mkdir(parents=True, exist_ok=True)
+    files.write(own / "run.json", json.dumps(known, indent=1))
+    for path in sorted(checkpoint.folder.glob("*.npz")):
+        with np.load(path) as saved:
+            found = {key: a.astype(np.float32) if a.dtype == np.float64 and a.ndim else a for key, a in saved.items()}
+        if json.loads(str(found["key"]))["checkpoint"] == known["weights"] and not SET_ASIDE.search(path.stem):
+            np.savez(own / path.name, **found)
+
+
+class Evidence:
+    """Kept runs by name."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/run.json"))}
+
+    def of(self, pattern, stem="length"):
+        """(protocol, results, losses) of the runs whose whole name matches, as eval_length would report them. Runs that
+        differ in their seed alone are one."""
+        measured, protocol = {}, None
+        for name, run in self.runs.items():
+            path = self.folder / name / f"{stem}.npz"
+            if not (re.fullmatch(pattern, name) and path.is_file()):
+                continue
+            with np.load(path) as saved:
+                found = dict(saved)
+            key, settings = json.loads(str(found["key"])), run["settings"]
+            kind = PROTOCOLS[key["protocol"]]
+            asked = {k: key[k] for k in ("blocks", "block_tokens") if k == "blocks" or k in kind.options}
+            given = {"threshold": 0.1, "block_tokens": 0, "seed": key["seed"]} | asked
+            lengths = ",".join(map(str, found.pop("lengths")))
+            trained = settings["block_size"]
+            protocol = kind(SimpleNamespace(lengths=lengths, **given), {trained}, 10**12)
+            result = {"pos_scheme": settings["pos_scheme"], "training_length": trained, "seed": settings["seed"]}
+            measured[name] = run["experiment"], found, result | {"rows": protocol.rows(found, trained)}
+        if not measured:
+            raise ValueError(f"{self.folder} has no {stem}.npz of {pattern}: evaluate the runs, and take them over")
+        return protocol, *pool_seeds(protocol, measured)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The tables, each a function of its name, and the pictures
+
+BASELINE = rf"({'|'.join(SCHEMES)}|rope_nope)(-\d+)?"
+PAST = (256, 512, 1024, 2048)  # where the baseline is measured past its training length
+PICTURES = {  # docs/NAME.png -> the runs, and the file of their losses
+    "length": (BASELINE, "length"),
+    "length-adamw": (f"adamw-{BASELINE}", "length"),
+    "recall": (r"recall-\w+(-\d+)?", "recall"),
+}
+TABLES = {}  # name -> function
+
+
+def table(function):
+    TABLES[function.__name__] = function
+    return function
+
+
+def markdown(*rows):
+    """Lines of a table whose first row is the header."""
+    head, *body = [f"| {' | '.join(row)} |" for row in rows]
+    return [head, "|" + "---|" * len(rows[0]), *body]
+
+
+def within(value, band):
+    return value if band is None else f"{value} ±{band:.3f}"
+
+
+def cell(row, key="delta", band="band", form="{:+.3f}"):
+    """A row's value with its interval, or a dash where the scheme is undefined."""
+    return within(form.format(row[key]), row[band]) if row else "—"
+
+
+def level(row):
+    return cell(row, "loss", "level", "{:.3f}")
+
+
+def in_order(named, prefix=""):
+    """In the order of model.py; what is none of its schemes stands last."""
+    places = {prefix + name: i for i, name in enumerate(SCHEMES)}
+    return sorted(named.items(), key=lambda item: places.get(item[0], len(places)))
+
+
+def seeds(result):
+    return str(len(result.get("seeds", "1")))
+
+
+def changes(named, lengths=PAST):
+    """A line for each {name: result}: the loss at the training length, and the changes at the lengths."""
+    rows = [
+        [name, seeds(r), level(r["rows"][r["training_length"]]), *(cell(r["rows"][n]) for n in lengths)]
+        for name, r in named
+    ]
+    return markdown(["", "seeds", "at the training length", *(f"Δ at {n:,}" for n in lengths)], *rows)
+
+
+IN_A_LINE = {
+    "none": "no positions: the worst model here, and worse with every doubling",
+    "sinusoidal": "defined everywhere, and breaks at twice the length",
+    "learnable": "undefined past 128 tokens",
+    "rope": "breaks, further with every doubling",
+    "alibi": "flat",
+    "t5": "flat, or nearly",
+    "transformer_xl": "nearly flat; a step takes a fifth longer",
+    "rope_nope": "RoPE in three of four layers: flat, or nearly (one seed)",
+}
+
+
+@table
+def main_table(evidence):
+    return markdown(
+        ["scheme", "loss at 128", "Δ at 2,048 tokens", "in a line"],
+        *(
+            [f"`{name}`", level(r["rows"][128]), cell(r["rows"][2048]), IN_A_LINE[name]]
+            for name, r in in_order(evidence.of(BASELINE)[1])
+        ),
+    )
+
+
+@table
+def lengths(evidence):
+    return changes(in_order(evidence.of(BASELINE)[1]))
+
+
+@table
+def lengths_with_adamw(evidence):
+    return changes(in_order(evidence.of(f"adamw-{BASELINE}")[1], "adamw-"))
+
+
+def triangle(evidence, length):
+    protocol, _, losses = evidence.of(BASELINE)
+    found = contrasts(protocol, dict(in_order(losses)), length)
+    names, rows = list(dict.fromkeys(name for pair in found for name in pair)), []
+    for i, name in enumerate(names[1:], start=1):
+        pairs = [found[other, name] for other in names[:i]]
+        decided = (f"{-mean:+.3f} ±{width:.3f}" if abs(mean) > width else "·" for mean, width, _ in pairs)
+        rows.append([name, *decided, *[""] * (len(names) - 1 - i)])
+    seen = statistics.median(more for *_, more in found.values())
+    found_in_most = f"A difference of {seen:.3f} (median of the pairs) would be found in 80% of cases."
+    return [*markdown([f"at {length:,}", *names[:-1]], *rows), "", found_in_most]
+
+
+@table
+def contrasts_at_128(evidence):
+    return triangle(evidence, 128)
+
+
+@table
+def contrasts_at_2048(evidence):
+    return triangle(evidence, 2048)
+
+
+@table
+def entropies(evidence):
+    shown = (128, *PAST)
+    rows = (
+        [name, *(cell(r["rows"][n], "entropy", "entropy_band", "{:.2f}") for n in shown)]
+        for name, r in in_order(evidence.of(BASELINE)[1])
+    )
+    return markdown(["", *(f"{n:,}" for n in shown)], *rows)
+
+
+@table
+def tuning(evidence):
+    """The losses by which settings were chosen. Runs of other settings are named tune-SCHEME-ANYTHING."""
+    rows, knobs = [], ("muon_lr", "learning_rate", "sinusoidal_size", "t5_size", "pos_init")
+    for scheme in SCHEMES:
+        if scheme not in evidence.runs:
+            continue
+        chosen, others = evidence.runs[scheme], []
+        for name, run in evidence.runs.items():
+            if re.fullmatch(rf"tune-{scheme}-\w+", name):
+                asked = (f"{k} {run['settings'][k]:g}" for k in knobs if run["settings"][k] != chosen["settings"][k])
+                others.append((run["best_val_loss"], " and ".join(asked)))
+        theirs = "; ".join(f"{loss:.3f} at {asked}" for loss, asked in sorted(others))
+        rows.append([scheme, f"{chosen['best_val_loss']:.3f}", theirs])
+    return markdown(["", "as configured", "otherwise"], *rows)
+
+
+@table
+def nonoverlapping(evidence):
+    rows = []
+    for name, r in in_order(evidence.of(BASELINE, "length-nonoverlapping")[1]):
+        last = r["rows"][2048]
+        rows.append([name, seeds(r), level(r["rows"][128]), cell(last), cell(last, "real", "real_band")])
+    return markdown(["", "seeds", "at 128", "Δ at 2,048", "of which real"], *rows)
+
+
+@table
+def context(evidence):
+    protocol, results, _ = evidence.of(BASELINE, "length-context")
+    rows = []
+    for name, r in in_order(results):
+        last = r["rows"][2048]
+        rows.append([name, seeds(r), *(cell(last, f"gain_over_{k}", f"gain_over_{k}_band") for k in protocol.kinds)])
+    words = protocol.kinds.values()
+    return markdown(["gain at 2,048 over", "seeds", *words], *rows)
+
+
+@table
+def window(evidence):
+    every, last = evidence.of(BASELINE)[1], evidence.of(BASELINE, "length-window128")[1]
+    rows = ([name, seeds(r), cell(every[name]["rows"][2048]), cell(r["rows"][2048])] for name, r in in_order(last))
+    return markdown(["Δ at 2,048", "seeds", "all keys", "last 128 keys"], *rows)
+
+
+@table
+def scaling(evidence):
+    kinds = {"untouched": "none", "linear (PI)": "linear", "ntk": "ntk", "yarn": "yarn"}
+    return changes((words, evidence.of(r"rope(-\d+)?", f"length-{kind}")[1]["rope"]) for words, kind in kinds.items())
+
+
+@table
+def positions_for_some_of_the_time(evidence):
+    return changes(evidence.of(r"(rope|rope_nope|none|drope|drope-850)(-\d)?")[1].items())
+
+
+@table
+def recall(evidence):
+    protocol, results, losses = evidence.of(*PICTURES["recall"])
+    some = next(iter(next(iter(losses.values())).values()))  # the questions are the same for all
+    rows = []
+    for d in protocol.shown():
+        found = [r["rows"][d] for r in results.values()]
+        cells = [f"{row['accuracy']:.0%} [{100 * row['low']:.0f}, {100 * row['high']:.0f}]" for row in found]
+        rows.append([protocol.label(d), *cells, *(f"{share:.0%}" for share in some[f"guesses-{d}"])])
+    names = [f"{name.removeprefix('recall-')} ({seeds(r)})" for name, r in results.items()]
+    return markdown(["right at a distance of", *names, *GUESSES], *rows)
+
+
+@table
+def training(evidence):
+    rows = []
+    for scheme in SCHEMES:
+        own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d+)?", name)]
+        if own:
+            losses = ", ".join(f"{run['best_val_loss']:.3f}" for run in own)
+            median, largest = (
+                statistics.median(run["grad_norm"][0] for run in own),
+                max(run["grad_norm"][1] for run in own),
+            )
+            rows.append([scheme, losses, f"{median:.2f} ({largest:.2f})"])
+    return markdown(["", "loss over the tuning part, each seed", "gradient norm: median (largest)"], *rows)
+
+
+def redraw(page, evidence):
+    """The text of a page with its tables drawn anew. ValueError where a mark names no table."""
+
+    def draw(found):
+        if found[1] not in TABLES:
+            raise ValueError(f"there is no table {found[1]!r}; there are: {', '.join(TABLES)}")
+        lines = "\n".join(TABLES[found[1]](evidence))
+        return f"<!-- {found[1]} -->\n{lines}\n<!-- end -->"
+
+    return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", draw, page, flags=re.DOTALL)
+
+
+def main(argv):
+    cfg = config.load(PagesConfig, argv, list_field="runs")
+    root = Path(cfg.root)
+    for folder in cfg.runs:
+        take_over(folder, root / "docs" / "evidence")
+    evidence = Evidence(root / "docs" / "evidence")
+    for name in PAGES:
+        files.write(root / name, redraw((root / name).read_text(), evidence).encode())
+        print(root / name)
+    for name, (pattern, stem) in PICTURES.items():
+        protocol, results, _ = evidence.of(pattern, stem)
+        path = root / "docs" / f"{name}.png"
+        protocol.draw(dict(in_order(results))).savefig(path, dpi=150 if len(protocol.panels) == 1 else 110)
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    config.script(main)
