@@ -22,7 +22,7 @@ COMMANDS = [
 ]
 MODEL = "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
 SIZES = {  # what makes each script's commands quick
-    "eval_length": ["--blocks=2", "--device=cpu"],
+    "eval_length": ["--blocks=4", "--device=cpu"],
     "sample": ["--max_new_tokens=8", "--device=cpu"],
     "tools.bench": [*MODEL.split(), "--rounds=1"],
     "tools.visualize": ["--device=cpu"],

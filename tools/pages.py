@@ -94,11 +94,8 @@ class Evidence:
 
 BASELINE = rf"({'|'.join(SCHEMES)}|rope_nope)(-\d+)?"
 PAST = (256, 512, 1024, 2048)  # where the baseline is measured past its training length
-PICTURES = {  # docs/NAME.png -> the runs, and the file of their losses
-    "length": (BASELINE, "length"),
-    "length-adamw": (f"adamw-{BASELINE}", "length"),
-    "recall": (r"recall-\w+(-\d+)?", "recall"),
-}
+RECALL = r"recall-\w+(-\d+)?", "recall"
+SCALINGS = {"untouched": "none", "linear (PI)": "linear", "ntk": "ntk", "yarn": "yarn"}
 TABLES = {}  # name -> function
 
 
@@ -250,25 +247,30 @@ def context(evidence):
 
 @table
 def window(evidence):
-    every, last = evidence.of(BASELINE)[1], evidence.of(BASELINE, "length-window128")[1]
+    last = evidence.of(BASELINE, "length-window128")[1]
+    every = evidence.of("|".join(last) + "".join(f"|{n}" for r in last.values() for n in r.get("seeds", ())))[1]
     rows = ([name, seeds(r), cell(every[name]["rows"][2048]), cell(r["rows"][2048])] for name, r in in_order(last))
     return markdown(["Δ at 2,048", "seeds", "all keys", "last 128 keys"], *rows)
 
 
+def scaled(evidence):
+    """{in words: result} of RoPE's runs, untouched and stretched."""
+    return {words: evidence.of(r"rope(-\d+)?", f"length-{kind}")[1]["rope"] for words, kind in SCALINGS.items()}
+
+
 @table
 def scaling(evidence):
-    kinds = {"untouched": "none", "linear (PI)": "linear", "ntk": "ntk", "yarn": "yarn"}
-    return changes((words, evidence.of(r"rope(-\d+)?", f"length-{kind}")[1]["rope"]) for words, kind in kinds.items())
+    return changes(scaled(evidence).items())
 
 
 @table
 def positions_for_some_of_the_time(evidence):
-    return changes(evidence.of(r"(rope|rope_nope|none|drope|drope-850)(-\d)?")[1].items())
+    return changes(evidence.of("rope|rope_nope|none|drope|drope-850")[1].items())
 
 
 @table
 def recall(evidence):
-    protocol, results, losses = evidence.of(*PICTURES["recall"])
+    protocol, results, losses = evidence.of(*RECALL)
     some = next(iter(next(iter(losses.values())).values()))  # the questions are the same for all
     rows = []
     for d in protocol.shown():
@@ -294,6 +296,19 @@ def training(evidence):
     return markdown(["", "loss over the tuning part, each seed", "gradient norm: median (largest)"], *rows)
 
 
+def pictures(evidence):
+    """{docs/NAME.png: (protocol, results)}."""
+    length, muon, _ = evidence.of(BASELINE)
+    adamw = evidence.of(f"adamw-{BASELINE}")[1]
+    asked, answers, _ = evidence.of(*RECALL)
+    return {
+        "length": (length, dict(in_order(muon))),
+        "length-adamw": (length, dict(in_order(adamw, "adamw-"))),
+        "length-rope": (length, scaled(evidence)),
+        "recall": (asked, dict(in_order(answers, "recall-"))),
+    }
+
+
 def redraw(page, evidence):
     """The text of a page with its tables drawn anew. ValueError where a mark names no table."""
 
@@ -315,10 +330,9 @@ def main(argv):
     for name in PAGES:
         files.write(root / name, redraw((root / name).read_text(), evidence).encode())
         print(root / name)
-    for name, (pattern, stem) in PICTURES.items():
-        protocol, results, _ = evidence.of(pattern, stem)
+    for name, (protocol, results) in pictures(evidence).items():
         path = root / "docs" / f"{name}.png"
-        protocol.draw(dict(in_order(results))).savefig(path, dpi=150 if len(protocol.panels) == 1 else 110)
+        protocol.draw(results).savefig(path, dpi=150 if len(protocol.panels) == 1 else 110)
         print(path)
     return 0
 
