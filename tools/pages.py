@@ -83,7 +83,11 @@ class Evidence:
             trained = settings["block_size"]
             protocol = kind(SimpleNamespace(lengths=lengths, **given), {trained}, 10**12)
             result = {"pos_scheme": settings["pos_scheme"], "training_length": trained, "seed": settings["seed"]}
-            measured[name] = run["experiment"], found, result | {"rows": protocol.rows(found, trained)}
+            try:
+                rows = protocol.rows(found, trained)
+            except KeyError:
+                raise ValueError(f"{path} is of an unfinished evaluation: finish it, and take it over") from None
+            measured[name] = run["experiment"], found, result | {"rows": rows}
         if not measured:
             raise ValueError(f"{self.folder} has no {stem}.npz of {pattern}: evaluate the runs, and take them over")
         return protocol, *pool_seeds(protocol, measured)
