@@ -96,7 +96,7 @@ class Evidence:
 # ----------------------------------------------------------------------------------------------------------
 # The tables, each a function of its name, and the pictures
 
-BASELINE = rf"({'|'.join(SCHEMES)}|rope_nope)(-\d+)?"
+BASELINE = rf"({'|'.join(SCHEMES)}|rope_nope)(-\d)?"
 PAST = (256, 512, 1024, 2048)  # where the baseline is measured past its training length
 RECALL = r"recall-\w+(-\d+)?", "recall"
 SCALINGS = {"untouched": "none", "linear (PI)": "linear", "ntk": "ntk", "yarn": "yarn"}
@@ -147,14 +147,14 @@ def changes(named, lengths=PAST):
 
 
 IN_A_LINE = {
-    "none": "no positions: the worst model here, and worse with every doubling",
+    "none": "no positions: the worst model at 128, and worse with every doubling",
     "sinusoidal": "defined everywhere, and breaks at twice the length",
     "learnable": "undefined past 128 tokens",
     "rope": "breaks, further with every doubling",
     "alibi": "flat",
     "t5": "flat, or nearly",
     "transformer_xl": "nearly flat; a step takes a fifth longer",
-    "rope_nope": "RoPE in three of four layers: flat, or nearly (one seed)",
+    "rope_nope": "RoPE in three of four layers: flat, or nearly (one seed: ± over text alone)",
 }
 
 
@@ -259,7 +259,7 @@ def window(evidence):
 
 def scaled(evidence):
     """{in words: result} of RoPE's runs, untouched and stretched."""
-    return {words: evidence.of(r"rope(-\d+)?", f"length-{kind}")[1]["rope"] for words, kind in SCALINGS.items()}
+    return {words: evidence.of(r"rope(-\d)?", f"length-{kind}")[1]["rope"] for words, kind in SCALINGS.items()}
 
 
 @table
@@ -289,7 +289,7 @@ def recall(evidence):
 def training(evidence):
     rows = []
     for scheme in SCHEMES:
-        own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d+)?", name)]
+        own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d)?", name)]
         if own:
             losses = ", ".join(f"{run['best_val_loss']:.3f}" for run in own)
             median, largest = (
