@@ -185,7 +185,10 @@ def triangle(evidence, length):
     names, rows = list(dict.fromkeys(name for pair in found for name in pair)), []
     for i, name in enumerate(names[1:], start=1):
         pairs = [found[other, name] for other in names[:i]]
-        decided = (f"{-mean:+.3f} ±{width:.3f}" if abs(mean) > width else "·" for mean, width, _ in pairs)
+        decided = (
+            f"{-mean:+.3f} ±{width:.3f}" if abs(mean) > width else f"({-mean:+.3f} ±{width:.3f})"
+            for mean, width, _ in pairs
+        )
         rows.append([name, *decided, *[""] * (len(names) - 1 - i)])
     seen = statistics.median(more for *_, more in found.values())
     found_in_most = f"A difference of {seen:.3f} (median of the pairs) would be found in 80% of cases."
