@@ -37,6 +37,7 @@ class Protocol:
     column, axis = "context", "context length (tokens)"  # over the table's first column, and under the picture
     panels = {"loss": "loss (nats per token)"}  # of the picture: key of a row -> label
     headline = "loss"  # the key of a row that a comparison in wandb shows
+    scored = "Loss"  # what `losses` returns, in words
     columns = "Δ to the training length with its 95% band"  # what stands in a cell after the loss
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     title = "Loss as the context grows {past}"
@@ -128,14 +129,13 @@ class Protocol:
             means, widths = text_bands(values, found["documents"], self.seed)
         else:
             means, widths, parts = mean_intervals(values, found["documents"])
-        columns = zip(differences, means, widths, *(parts[cause] for cause in parts), strict=True)
 
         def plain(value):
             return None if np.isnan(value) else float(value)
 
         return {
-            key: (float(mean), plain(width), dict(zip(parts, map(plain, errors), strict=True)))
-            for key, mean, width, *errors in columns
+            key: (float(means[i]), plain(widths[i]), {cause: plain(errors[i]) for cause, errors in parts.items()})
+            for i, key in enumerate(differences)
         }
 
     def rows(self, found, trained):

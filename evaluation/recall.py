@@ -13,6 +13,7 @@ from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
 MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: first in a document a fact, from then on a question
+SIGNS = ".0123456789"  # what stands between mentions, and the digits
 GUESSES = ("the most recent letter", "the most frequent", "any of the context")
 NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
 
@@ -50,10 +51,11 @@ def choose_questions(dataset, longest, n, seed):
     return answer[chosen], begin[chosen]
 
 
-def planted(tokenizer, distances):
+def planted(signs, distances):
     """A `change` of windows that end with a question and its answer: of the context's mentions of the question's digit
-    only one stays, planted so that distances[i] tokens lie between it and the question of window i."""
-    filler, *digits = (int(tokenizer.encode(c)[0]) for c in ".0123456789")
+    only one stays, planted so that distances[i] tokens lie between it and the question of window i. signs: the ids of
+    SIGNS."""
+    filler, *digits = signs.tolist()
 
     def change(window, first):
         for row, distance in zip(window, distances[first : first + len(window)], strict=True):
@@ -87,7 +89,8 @@ class Recall(Protocol, name="recall", stem="recall"):
     default_blocks = 200  # questions
     column, axis = "distance", "tokens from the fact to the question, at least"
     panels, headline = {"accuracy": "share of right answers"}, "accuracy"
-    targets = "the same {blocks} questions at every distance, the fact once in the context"
+    scored = "Share of right answers"
+    targets = "up to {blocks} questions, the same at every distance, the fact once in the context"
     title = "Answers looked up at a distance, {past}"
     apart = 1.04
     identity = {"questions": "planted once"}
@@ -96,22 +99,22 @@ class Recall(Protocol, name="recall", stem="recall"):
         """{distance: length of the contexts}: just long enough."""
         return {d: max(trained, 2 * d) for d in self.shown()}
 
-    def change(self, tokenizer, distance, length, n):
-        """Plants the fact of n questions at distances from `distance` up to twice that."""
+    def change(self, found, distance, length):
+        """Plants the facts of all questions at distances from `distance` up to twice that."""
         rng = np.random.default_rng((self.seed, distance))
-        return planted(tokenizer, rng.integers(distance, min(2 * distance, length - 2), size=n))
+        distances = rng.integers(distance, min(2 * distance, length - 2), size=len(found["ends"]))
+        return planted(found["signs"], distances)
 
     def prepare(self, dataset, trained):
-        """`ends` (questions,): where the answers stand; `documents`: where theirs begin; `guesses-D` (3,): the shares
-        that are right without a model."""
+        """`ends` (questions,): where the answers stand; `documents`: where theirs begin; `signs`: the ids of SIGNS;
+        `guesses-D` (3,): the shares that are right without a model."""
         lengths = self.lengths_of(trained)
         ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
-        found = {"ends": ends, "documents": documents}
+        found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
         for d, length in lengths.items():
             window = dataset.val.windows(ends - length, length)
-            self.change(dataset.tokenizer, d, length, len(ends))(window, 0)
+            self.change(found, d, length)(window, 0)
             found[f"guesses-{d}"] = guesses(dataset.tokenizer, window)
-        self.blocks, self.tokenizer = len(ends), dataset.tokenizer
         return found
 
     def jobs(self, found, trained, limit):
@@ -127,7 +130,7 @@ class Recall(Protocol, name="recall", stem="recall"):
     def measure(self, job, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
         right, losses = [], []
-        change = self.change(self.tokenizer, int(job.name), job.length, len(found["ends"]))
+        change = self.change(found, int(job.name), job.length)
         scores = predictions(subject, found["ends"] - job.length, job.length, scored=1, change=change)
         for logits, answers in scores:
             right.append((logits.argmax(-1) == answers).cpu())

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zipfile
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -72,8 +72,8 @@ class Checkpoint:
         """sha256 of the model: its tensors, and what its config has other than the defaults. Not of its file, which
         training may have replaced since it was read."""
         digests = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in self.weights.items()}
-        config = {f.name: getattr(self.config, f.name) for f in fields(GPTConfig)}
-        return spec_hash([{key: v for key, v in config.items() if v != getattr(GPTConfig, key)}, digests])
+        unlike = {key: value for key, value in asdict(self.config).items() if value != getattr(GPTConfig, key)}
+        return spec_hash([unlike, digests])
 
     def save(self, folder, is_best):
         """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all, best.pt first: a kill

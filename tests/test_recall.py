@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import string
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import data
 import eval_length
 from data.recall_char import prepare as generator
 from eval_length import EvalConfig
-from evaluation.recall import Recall, choose_questions, find_questions, guesses, planted
+from evaluation.recall import SIGNS, Recall, choose_questions, find_questions, guesses, planted
 from model import GPTConfig
 
 
@@ -120,7 +121,7 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole()
     for distance, length in ((4, 128), (100, 256), (253, 256), (1024, 2048)):
         window = dataset.val.windows(ends - length, length)
         before = window.clone()
-        planted(dataset.tokenizer, np.full(50, distance))(window, 0)
+        planted(dataset.tokenizer.encode(SIGNS), np.full(50, distance))(window, 0)
         for old, new in zip(
             *([dataset.tokenizer.decode_bytes(r).decode() for r in w.tolist()] for w in (before, window)), strict=True
         ):
@@ -130,6 +131,18 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole()
             assert set(re.sub(r"\d[a-z]", "..", new)[1:]) == {"."}  # no half of a mention, but where the window begins
             changed = sum(a != b for a, b in zip(old, new, strict=True))
             assert changed <= 2 * old.count(question[0]) + 4
+
+
+def test_texts_of_two_alphabets_do_not_mix():
+    """As under --allow_mixed: all texts are prepared before any is measured."""
+    texts = [generator.document(i) for i in range(60)]
+    one, other = dataset_of(*texts), dataset_of("!", *texts)  # whose ids are all higher by one
+    protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="128", blocks=20, seed=0), {128}, 10**6)
+    for dataset, found in [(d, protocol.prepare(d, 128)) for d in (one, other)]:
+        window = dataset.val.windows(found["ends"] - 128, 128)
+        protocol.change(found, 32, 128)(window, 0)
+        for text in (dataset.tokenizer.decode_bytes(row).decode() for row in window.tolist()):
+            assert text.count(text[-2:]) == 2 == text.count(text[-2]) and set(text) <= {*SIGNS, *string.ascii_lowercase}
 
 
 def test_guesses_without_a_model():

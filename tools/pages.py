@@ -5,7 +5,9 @@ block. Run folders given here are taken over first: python -m tools.pages out/ro
 <!-- NAME --> and <!-- end -->; its function below has that name.
 """
 
+import functools
 import json
+import math
 import re
 import statistics
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import numpy as np
 import config
 from evaluation.protocols import PROTOCOLS
 from evaluation.recall import GUESSES
-from evaluation.report import contrasts, pool_seeds
+from evaluation.report import contrasts, pool_seeds, triangle
 from model import SCHEMES
 from run import checkpoint as checkpoints
 from run import files
@@ -65,6 +67,7 @@ class Evidence:
         self.folder = folder
         self.runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/run.json"))}
 
+    @functools.cache  # noqa: B019  (lives as long as the program)
     def of(self, pattern, stem="length"):
         """(protocol, results, losses) of the runs whose whole name matches, as eval_length would report them. Runs that
         differ in their seed alone are one."""
@@ -179,30 +182,27 @@ def lengths_with_adamw(evidence):
     return changes(in_order(evidence.of(f"adamw-{BASELINE}")[1], "adamw-"))
 
 
-def triangle(evidence, length):
+def contrasted(evidence, length):
     protocol, _, losses = evidence.of(BASELINE)
-    found = contrasts(protocol, dict(in_order(losses)), length)
-    names, rows = list(dict.fromkeys(name for pair in found for name in pair)), []
-    for i, name in enumerate(names[1:], start=1):
-        pairs = [found[other, name] for other in names[:i]]
-        decided = (
-            f"{-mean:+.3f} ±{width:.3f}" if abs(mean) > width else f"({-mean:+.3f} ±{width:.3f})"
-            for mean, width, _ in pairs
-        )
-        rows.append([name, *decided, *[""] * (len(names) - 1 - i)])
-    seen = statistics.median(more for *_, more in found.values())
-    found_in_most = f"A difference of {seen:.3f} (median of the pairs) would be found in 80% of cases."
+    names, differences, detectable = triangle(contrasts(protocol, dict(in_order(losses)), length))
+
+    def show(mean, width):
+        text = f"{mean:+.3f} ±{width:.3f}"
+        return text if abs(mean) > width else f"({text})" if width < math.inf else ""
+
+    rows = ([row, *(show(*d) for d in own), *[""] * (len(names) - 1 - len(own))] for row, own in differences)
+    found_in_most = f"A difference of {detectable:.3f} (median of the pairs) would be found in 80% of cases."
     return [*markdown([f"at {length:,}", *names[:-1]], *rows), "", found_in_most]
 
 
 @table
 def contrasts_at_128(evidence):
-    return triangle(evidence, 128)
+    return contrasted(evidence, 128)
 
 
 @table
 def contrasts_at_2048(evidence):
-    return triangle(evidence, 2048)
+    return contrasted(evidence, 2048)
 
 
 @table
@@ -295,11 +295,8 @@ def training(evidence):
         own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d)?", name)]
         if own:
             losses = ", ".join(f"{run['best_val_loss']:.3f}" for run in own)
-            median, largest = (
-                statistics.median(run["grad_norm"][0] for run in own),
-                max(run["grad_norm"][1] for run in own),
-            )
-            rows.append([scheme, losses, f"{median:.2f} ({largest:.2f})"])
+            medians, largest = zip(*(run["grad_norm"] for run in own), strict=True)
+            rows.append([scheme, losses, f"{statistics.median(medians):.2f} ({max(largest):.2f})"])
     return markdown(["", "loss over the tuning part, each seed", "gradient norm: median (largest)"], *rows)
 
 
