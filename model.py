@@ -94,6 +94,7 @@ class PositionScheme(nn.Module):
 
     options = ()  # fields of GPTConfig that this scheme alone reads
     no_decay = ()  # names of its parameters that get no weight decay
+    matrices = ()  # names of its parameters that are matrices of a layer each: Muon trains them as it does the blocks'
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls
@@ -351,21 +352,21 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
     [sin ‖ cos] of the distance, W_r learned per layer, u and v learned once. No segment memory here."""
 
     options = ("pos_init",)
-    no_decay = ("u", "v")
+    no_decay, matrices = ("u", "v"), ("w_r",)
     check = staticmethod(Sinusoidal.check)  # n_embd must be even here, too
 
     def __init__(self, config):
         super().__init__(config)
         C, H = config.n_embd, config.n_head
-        self.w_r = nn.Parameter(torch.empty(config.n_layer, C, C))
+        self.w_r = nn.ParameterList(torch.empty(C, C) for _ in range(config.n_layer))
         self.u, self.v = nn.Parameter(torch.empty(H, C // H)), nn.Parameter(torch.empty(H, C // H))
 
     def prepare(self, q_pos, k_pos):
         """r of every layer by distance S−1 … 0: (n_layer, H, D, S)."""
         distance = torch.arange(len(k_pos), device=k_pos.device).flip(0)
-        a = distance[:, None] * frequencies(self.w_r.size(1), k_pos.device)
-        R = torch.cat((a.sin(), a.cos()), dim=-1).to(self.w_r.dtype)  # (S, C)
-        return (self.w_r @ R.T).unflatten(1, self.u.shape)
+        a = distance[:, None] * frequencies(self.u.numel(), k_pos.device)
+        R = torch.cat((a.sin(), a.cos()), dim=-1).to(self.u.dtype)  # (S, C)
+        return (torch.stack(tuple(self.w_r)) @ R.T).unflatten(1, self.u.shape)
 
     def rotate(self, q, k, prepared):
         return q + self.u[:, None], k  # (q + u)·k

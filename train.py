@@ -117,8 +117,9 @@ class Optimizer:
     def __init__(self, model, cfg):
         params = dict(model.named_parameters())
         self.names = {p: name for name, p in params.items()}
-        by_muon = [k for k, p in params.items() if cfg.optimizer == "muon" and ".h." in k and p.dim() == 2]
-        muon = [params.pop(k) for k in by_muon]
+        own = tuple(f"pos.{name}." for name in model.pos.matrices)
+        matrices = [k for k, p in params.items() if p.dim() == 2 and (".h." in k or k.startswith(own))]
+        muon = [params.pop(k) for k in matrices] if cfg.optimizer == "muon" else []
         exempt = [params.pop(f"pos.{name}") for name in model.pos.no_decay]
         groups = [
             dict(params=[p for p in params.values() if p.dim() >= 2], weight_decay=cfg.weight_decay),

@@ -93,7 +93,7 @@ def reference_score(scheme, q, k, i, j, h, model, layer):
         C = H * D
         angle = [(i - j) / 10000 ** (2 * c / C) for c in range(C // 2)]
         R = torch.tensor([math.sin(a) for a in angle] + [math.cos(a) for a in angle], dtype=torch.float64)
-        r = (model.pos.w_r.data[layer] @ R)[h * D : (h + 1) * D]
+        r = (model.pos.w_r[layer].data @ R)[h * D : (h + 1) * D]
         u, v = model.pos.u.data[h], model.pos.v.data[h]
         score = (q @ k + q @ r + u @ k + v @ r) / math.sqrt(D)
     return score

@@ -281,7 +281,8 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
 def test_every_parameter_has_one_optimizer_and_weight_decay_is_for_matrices_alone(scheme):
     model = GPT(GPTConfig(16, 32, 1, 2, 8, pos_scheme=scheme))
     exempt = [getattr(model.pos, name) for name in model.pos.no_decay]
-    for name, matrices in (("adamw", 0), ("muon", 4)):  # of the one block
+    own = sum(len(getattr(model.pos, name)) for name in model.pos.matrices)
+    for name, matrices in (("adamw", 0), ("muon", 4 + own)):  # of the one block, and the scheme's
         optimizer = train.Optimizer(model, TrainConfig(optimizer=name))
         held = [id(p) for group in optimizer.groups() for p in group["params"]]
         assert sorted(held) == sorted(id(p) for p in model.parameters())
