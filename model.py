@@ -35,6 +35,7 @@ class GPTConfig:
     dropout: float = 0.0
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
     gelu_tanh: bool = False  # GELU by its tanh formula, as in OpenAI's GPT-2; nanoGPT has the exact one
+    qk_norm: bool = False  # queries and keys of each head at length sqrt(D) before positions enter, as in DroPE's paper
     pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists them
     pos_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 leaves positions out of every fourth layer
     window: int = 0  # a query sees only the last `window` keys; 0: all
@@ -499,7 +500,7 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.layer = layer
         self.n_head = config.n_head
-        self.dropout = config.dropout
+        self.dropout, self.qk_norm = config.dropout, config.qk_norm
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
@@ -507,6 +508,8 @@ class CausalSelfAttention(nn.Module):
     def project(self, x, positions):
         """Queries and keys, rotated, and values of x (B, T, C): each (B, H, T, ·)."""
         q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1))
+        if self.qk_norm:
+            q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
         return *positions.rotate(q, k), v
 
     def forward(self, x, positions, window, cache, last):

@@ -159,8 +159,8 @@ def to_hugging_face(model, eot):
     if c.pos_scheme not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"no architecture of Hugging Face computes pos_scheme={c.pos_scheme}: only {known} go there")
-    if c.window or "0" in c.pos_pattern:
-        raise ValueError("no architecture of Hugging Face has this scheme with a window or a pos_pattern")
+    if c.window or "0" in c.pos_pattern or c.qk_norm:
+        raise ValueError("no architecture of Hugging Face has this scheme with a window, a pos_pattern or qk_norm")
     transformers, theirs = import_transformers(), ARCHITECTURES[c.pos_scheme]
     shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
     exported = transformers.AutoModelForCausalLM.from_config(theirs.settings(transformers, c, shared))

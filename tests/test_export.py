@@ -100,8 +100,9 @@ UNEXPORTED = [
     *((dict(pos_scheme=s), f"computes pos_scheme={s}: only learnable, rope, alibi") for s in OTHERS),
     (dict(pos_scheme="alibi", bias=True), "MPT has no biases and the exact GELU: bias=True"),
     (dict(pos_scheme="alibi", gelu_tanh=True), "gelu_tanh=True do not fit it"),
-    (dict(pos_scheme="rope", window=8), "with a window or a pos_pattern"),
-    (dict(pos_scheme="rope", pos_pattern="10"), "with a window or a pos_pattern"),
+    (dict(pos_scheme="rope", window=8), "with a window, a pos_pattern or qk_norm"),
+    (dict(pos_scheme="rope", pos_pattern="10"), "with a window, a pos_pattern or qk_norm"),
+    (dict(pos_scheme="rope", qk_norm=True), "with a window, a pos_pattern or qk_norm"),
 ]
 
 

@@ -119,6 +119,8 @@ def reference_logits(model, idx):
         scheme = c.pos_scheme if acts(c.pos_pattern, layer) else "none"
         window = c.window if c.window and acts(c.window_pattern, layer) else T
         q, k, v = linear(norm(x, f"{name}.ln_1"), f"{name}.attn.c_attn").view(T, 3, c.n_head, -1).unbind(1)
+        if c.qk_norm:
+            q, k = (t / (t**2).mean(-1, keepdim=True).sqrt() for t in (q, k))
         out = torch.zeros_like(v)  # (T, H, D)
         for h in range(c.n_head):
             for i in range(T):
@@ -134,11 +136,11 @@ def reference_logits(model, idx):
 @pytest.mark.parametrize("scheme", ALL)
 @given(
     st.integers(1, 4), st.integers(1, 4), st.integers(1, 20), st.sampled_from([0, 0, 1, 3, 8]), PATTERNS, PATTERNS,
-    st.integers(0, 99),
+    st.booleans(), st.integers(0, 99),
 )  # fmt: skip
-def test_model_equals_slow_reference(scheme, n_head, half, T, window, pos_pattern, window_pattern, seed):
-    patterns = dict(pos_pattern="" if scheme in EMBEDDED else pos_pattern, window_pattern=window_pattern)
-    model = build(scheme, seed, n_head=n_head, n_embd=2 * n_head * half, block_size=20, window=window, **patterns)
+def test_model_equals_slow_reference(scheme, n_head, half, T, window, pos_pattern, window_pattern, qk_norm, seed):
+    other = dict(pos_pattern="" if scheme in EMBEDDED else pos_pattern, window_pattern=window_pattern, qk_norm=qk_norm)
+    model = build(scheme, seed, n_head=n_head, n_embd=2 * n_head * half, block_size=20, window=window, **other)
     idx = tokens(model, 1, T, seed)
     logits = model(idx, idx)[0][0]
     torch.testing.assert_close(logits, reference_logits(model, idx[0]), rtol=0, atol=2e-6)  # complex64 angles
