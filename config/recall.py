@@ -1,11 +1,12 @@
 """Looks answers up (data/recall_char), for --protocol=recall: python train.py config/recall.py config/alibi.py
 
-Best validation loss 0.86 nats in 2000 steps with rope, five to six minutes on one core of an AMD EPYC (2 layers, 64
-channels). A model that does not look up stays above 1.1.
+Best validation loss 0.82 nats in 2000 steps with rope and 0.84 without positions, ten minutes on one core of an AMD
+EPYC. A model that does not look up stays above 1.0. Looking up takes a layer that finds the digit and one that reads
+the letter after it; without positions, one or two before them that learn of order.
 """
 
 dataset = "recall_char"
-n_layer = 2
+n_layer = 4
 n_embd = 64
 batch_size = 64
 learning_rate = 2e-3

@@ -50,7 +50,7 @@ def test_runs_are_taken_over_and_drawn(trained, tmp_path, monkeypatch, few_docum
         assert {n: rows[n]["loss"] for n in rows} == pytest.approx({n: losses[str(n)].mean() for n in rows}, abs=1e-6)
     page = "before\n<!-- tuning -->\nold\n<!-- end -->\nafter"
     drawn = pages.redraw(page, pages.Evidence(tmp_path / "docs" / "evidence"))
-    assert drawn.startswith("before\n<!-- tuning -->\n|  | as configured |") and "\n| alibi | " in drawn
+    assert drawn.startswith("before\n<!-- tuning -->\n|  | rate |") and "\n| alibi | 0.004 |" in drawn
     with pytest.raises(ValueError, match="there is no table 'nothing'; there are: main_table"):
         pages.redraw(page.replace("tuning", "nothing"), None)
     with pytest.raises(ValueError, match=r"has no length.npz of rope: evaluate the runs"):

@@ -47,8 +47,8 @@ def take_over(folder, evidence):
     warm = checkpoint.settings["warmup_iters"]
     norms = [row["train/grad_norm"] for row in lines if row["step"] > warm and "train/grad_norm" in row]
     known = {
-        "settings": checkpoint.settings, "experiment": checkpoint.experiment, "step": checkpoint.step,
-        "weights": checkpoint.hash, "text": checkpoint.dataset_hash, "best_val_loss": checkpoint.best_val_loss,
+        "settings": checkpoint.settings, "step": checkpoint.step, "weights": checkpoint.hash,
+        "text": checkpoint.dataset_hash, "best_val_loss": checkpoint.best_val_loss,
         "grad_norm": [statistics.median(norms), max(norms)] if norms else None,
     }  # fmt: skip
     own.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,8 @@ class Evidence:
 
     @functools.cache  # noqa: B019  (lives as long as the program)
     def of(self, pattern, stem="length"):
-        """(protocol, results, losses) of the runs whose whole name matches, as eval_length would report them. Runs that
-        differ in their seed alone are one."""
+        """(protocol, results, losses) of the runs whose whole name matches, as eval_length reports them. Runs whose
+        names differ in the number at the end are seeds of one experiment."""
         measured, protocol = {}, None
         for name, run in self.runs.items():
             path = self.folder / name / f"{stem}.npz"
@@ -90,7 +90,7 @@ class Evidence:
                 rows = protocol.rows(found, trained)
             except KeyError:
                 raise ValueError(f"{path} is of an unfinished evaluation: finish it, and take it over") from None
-            measured[name] = run["experiment"], found, result | {"rows": rows}
+            measured[name] = re.sub(r"-\d+$", "", name), found, result | {"rows": rows}
         if not measured:
             raise ValueError(f"{self.folder} has no {stem}.npz of {pattern}: evaluate the runs, and take them over")
         return protocol, *pool_seeds(protocol, measured)
@@ -182,8 +182,8 @@ def lengths_with_adamw(evidence):
     return changes(in_order(evidence.of(f"adamw-{BASELINE}")[1], "adamw-"))
 
 
-def contrasted(evidence, length):
-    protocol, _, losses = evidence.of(BASELINE)
+def contrasted(evidence, length, stem="length"):
+    protocol, _, losses = evidence.of(BASELINE, stem)
     names, differences, detectable = triangle(contrasts(protocol, dict(in_order(losses)), length))
 
     def show(mean, width):
@@ -197,12 +197,65 @@ def contrasted(evidence, length):
 
 @table
 def contrasts_at_128(evidence):
-    return contrasted(evidence, 128)
+    return contrasted(evidence, 128, "length-sliding")
+
+
+@table
+def contrasts_at_1024(evidence):
+    return contrasted(evidence, 1024)
 
 
 @table
 def contrasts_at_2048(evidence):
     return contrasted(evidence, 2048)
+
+
+SETTINGS = {  # in words -> how the names of its runs begin
+    "as above": "", "AdamW": "adamw-", "four times the steps": "long-", "trained at 64 tokens": "t64-",
+    "trained at 256 tokens": "t256-", "64 channels": "w64-", "256 channels": "w256-", "prose": "prose-",
+    "tokens of a BPE": "bpe-",
+}  # fmt: skip
+STATEMENTS = {  # in words -> a scheme; those that it is compared with, else its own loss at the training length; at how
+    # many times that length; whether the difference is above (1) or below (-1) an edge
+    "none climbs at 2×": ("none", "", 2, 1, 0.1),
+    "sinusoidal climbs at 2×": ("sinusoidal", "", 2, 1, 0.1),
+    "rope climbs at 2×": ("rope", "", 2, 1, 0.1),
+    "alibi holds at 16×": ("alibi", "", 16, -1, 0.05),
+    "t5 holds at 16×": ("t5", "", 16, -1, 0.05),
+    "alibi before t5 at 16×": ("t5", "alibi", 16, 1, 0.0),
+    "none is the worst at 1×": ("none", "sinusoidal rope alibi t5", 1, 1, 0.0),
+    "alibi before rope at 1×": ("rope", "alibi", 1, 1, 0.0),
+}
+
+
+def judged(evidence, prefix, scheme, others, times, sign, edge):
+    """What became of a statement in one setting. Of several differences the one that supports it least decides."""
+    protocol, results, losses = evidence.of(prefix + BASELINE)
+    trained = results[prefix + scheme]["training_length"]
+
+    def difference(other, length):
+        one, two = losses[prefix + scheme], losses[prefix + other]
+        each = [protocol.losses(one[s])[times * trained] - protocol.losses(two[s])[length] for s in one if s in two]
+        return np.stack(each) if len(each) > 1 else each[0]
+
+    values = {other: difference(other, times * trained) for other in others.split()}
+    found = next(iter(losses[prefix + scheme].values()))
+    bands = protocol.bands(values or {scheme: difference(scheme, trained)}, found).values()
+    mean, width, _ = min(bands, key=lambda band: sign * band[0] - band[1])
+    gap = sign * (mean - edge)
+    return f"{'yes' if gap > width else 'no' if gap < -width else 'undecided'}: {mean:+.3f} ±{width:.3f}"
+
+
+@table
+def settings(evidence):
+    rows = []
+    for words, prefix in SETTINGS.items():
+        runs = [name for name in evidence.runs if re.fullmatch(prefix + BASELINE, name)]
+        schemes = {name.removeprefix(prefix).split("-")[0] for name in runs}
+        cells = ("" if {s[0], *s[1].split()} - schemes else judged(evidence, prefix, *s) for s in STATEMENTS.values())
+        if runs:
+            rows.append([words, str(len(runs)), *cells])
+    return markdown(["", "runs", *STATEMENTS], *rows)
 
 
 @table
@@ -215,21 +268,26 @@ def entropies(evidence):
     return markdown(["", *(f"{n:,}" for n in shown)], *rows)
 
 
+SIZES = {"sinusoidal": "sinusoidal_size", "learnable": "pos_init", "t5": "t5_size", "transformer_xl": "pos_init"}
+
+
 @table
 def tuning(evidence):
-    """The losses by which settings were chosen. Runs of other settings are named tune-SCHEME-ANYTHING."""
-    rows, knobs = [], ("muon_lr", "learning_rate", "sinusoidal_size", "t5_size", "pos_init")
+    """The losses by which settings were chosen: those of each scheme's first seed, and of the runs tune-SCHEME-…."""
+    rows = []
     for scheme in SCHEMES:
-        if scheme not in evidence.runs:
-            continue
-        chosen, others = evidence.runs[scheme], []
+        chosen, found = evidence.runs.get(scheme), {}
+        own = SIZES.get(scheme, "block_size")  # which is the same in all
         for name, run in evidence.runs.items():
-            if re.fullmatch(rf"tune-{scheme}-\w+", name):
-                asked = (f"{k} {run['settings'][k]:g}" for k in knobs if run["settings"][k] != chosen["settings"][k])
-                others.append((run["best_val_loss"], " and ".join(asked)))
-        theirs = "; ".join(f"{loss:.3f} at {asked}" for loss, asked in sorted(others))
-        rows.append([scheme, f"{chosen['best_val_loss']:.3f}", theirs])
-    return markdown(["", "as configured", "otherwise"], *rows)
+            if chosen and (name == scheme or name.startswith(f"tune-{scheme}-")):
+                s, as_chosen = run["settings"], run["settings"]["muon_lr"] == chosen["settings"]["muon_lr"]
+                rate = s["learning_rate"] / chosen["settings"]["learning_rate"] if as_chosen else f"muon {s['muon_lr']}"
+                found.setdefault(s[own], {})[rate] = f"{run['best_val_loss']:.3f}"
+        for size, losses in sorted(found.items()):
+            given = f", {own} {size:g}" if scheme in SIZES else ""
+            best = f"{chosen['settings']['learning_rate']:g}"
+            rows.append([f"{scheme}{given}", best, *(losses.get(k, "") for k in (0.5, 1.0, 2.0, "muon 0.02"))])
+    return markdown(["", "rate", "at half the rate", "at the rate", "at twice the rate", "at muon_lr 0.02"], *rows)
 
 
 @table
@@ -272,7 +330,7 @@ def scaling(evidence):
 
 @table
 def positions_for_some_of_the_time(evidence):
-    return changes(evidence.of("rope|rope_nope|none|drope|drope-850")[1].items())
+    return changes(evidence.of(r"(rope|rope_nope|none|drope|drope850|qk-rope|qk-drope)(-\d)?")[1].items())
 
 
 @table

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from config import script
 from data.prepare import Parser, prepare
 
-DOCUMENTS, CHARACTERS = 1000, 8192
+DOCUMENTS, CHARACTERS = 4000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
 DENSEST = 64  # a document's farthest distance is at least this: with less, mentions would queue for long
 # from NEAREST to FARTHEST in 4,096 steps of equal ratio, rounded once: no logarithm is taken while text is made
