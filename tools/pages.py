@@ -156,7 +156,7 @@ IN_A_LINE = {
     "rope": "breaks, further with every doubling",
     "alibi": "flat",
     "t5": "flat, or nearly",
-    "transformer_xl": "nearly flat; a step takes a fifth longer",
+    "transformer_xl": "holds at twice the length, then climbs; a step takes a fifth longer",
     "rope_nope": "RoPE in three of four layers: flat, or nearly (one seed: ± over text alone)",
 }
 
