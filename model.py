@@ -53,9 +53,6 @@ class GPTConfig:
         for name, low in dict(block_size=1, vocab_size=1, n_layer=1, n_head=1, n_embd=1, window=0).items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {low}")
-        for name in ("sinusoidal_size", "pos_init", "t5_size"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
         if self.n_embd % self.n_head:
@@ -66,6 +63,8 @@ class GPTConfig:
             owners = [name for name, cls in SCHEMES.items() if f.name in cls.options]
             if owners and self.pos_scheme not in owners and getattr(self, f.name) != f.default:
                 raise ValueError(f"{f.name} is an option of pos_scheme={' or '.join(owners)}, not of {self.pos_scheme}")
+            if owners and f.type is float and not 0 < getattr(self, f.name) < math.inf:
+                raise ValueError(f"{f.name}={getattr(self, f.name)} must be a number above 0")
         scheme = SCHEMES[self.pos_scheme]
         scheme.check(self)
         for name in ("pos_pattern", "window_pattern"):
