@@ -63,8 +63,8 @@ class GPTConfig:
             owners = [name for name, cls in SCHEMES.items() if f.name in cls.options]
             if owners and self.pos_scheme not in owners and getattr(self, f.name) != f.default:
                 raise ValueError(f"{f.name} is an option of pos_scheme={' or '.join(owners)}, not of {self.pos_scheme}")
-            if owners and f.type is float and not 0 < getattr(self, f.name) < math.inf:
-                raise ValueError(f"{f.name}={getattr(self, f.name)} must be a number above 0")
+            if owners and f.type is float and not getattr(self, f.name) > 0:
+                raise ValueError(f"{f.name}={getattr(self, f.name)} must be above 0")
         scheme = SCHEMES[self.pos_scheme]
         scheme.check(self)
         for name in ("pos_pattern", "window_pattern"):
@@ -94,7 +94,7 @@ class PositionScheme(nn.Module):
 
     options = ()  # fields of GPTConfig that this scheme alone reads
     no_decay = ()  # names of its parameters that get no weight decay
-    matrices = ()  # names of its parameters that are matrices of a layer each: Muon trains them as it does the blocks'
+    matrices = ()  # names of its ParameterLists that hold a matrix for each layer: Muon trains those, too
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls

@@ -49,7 +49,7 @@ class TrainConfig(GPTConfig):
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
-    optimizer: str = "muon"  # muon: Muon for the blocks' matrices, AdamW for the rest; adamw, as nanoGPT
+    optimizer: str = "muon"  # muon: Muon for the layers' matrices, AdamW for the rest; adamw, as nanoGPT
     max_iters: int = 850  # steps
     learning_rate: float = 4e-3  # AdamW's
     muon_lr: float = 0.04  # Muon's; the two rise and fall together
@@ -108,7 +108,7 @@ class TrainConfig(GPTConfig):
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the blocks' matrices and AdamW for the rest: two
+    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest: two
     optimizers that step as one.
 
     Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) makes the momentum of a matrix orthogonal before it

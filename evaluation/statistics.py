@@ -29,8 +29,8 @@ def by_document(values, documents):
     return mean, (sums - counts * mean[..., None, :]) / counts.mean() / np.maximum(1 - counts / counts.sum(), 1e-9)
 
 
-def text_bands(values, documents, seed):
-    """Means of values (blocks, columns), and half-widths of a 95% band that holds in all columns at once, over the
+def text_bands(values, documents, seed, p=0.05):
+    """Means of values (blocks, columns), and half-widths of a 1 − p band that holds in all columns at once, over the
     choice of text: the bootstrap's max-t over documents, each draw over its own standard error (Hall 1992). The widths
     are NaN where there are too few documents."""
     mean, parts = by_document(values, documents)
@@ -48,7 +48,7 @@ def text_bands(values, documents, seed):
     share = (counts / counts.mean())[:, None]
     squares = draws @ parts**2 - 2 * off * (draws @ (parts * share)) + off**2 * (draws @ share**2)
     own_se = np.sqrt(np.maximum(squares, 1e-300) * n / (n - 1)) / size
-    width = np.quantile(np.abs(off / own_se).max(axis=1), 0.95) * se
+    width = np.quantile(np.abs(off / own_se).max(axis=1), 1 - p) * se
     return mean, width
 
 

@@ -1,4 +1,4 @@
-"""Redraws every table and picture of README.md and docs/results.md from kept losses:  python -m tools.pages
+"""Redraws every table and picture of README.md and docs/ from kept losses:  python -m tools.pages
 
 docs/evidence has a folder for each run: run.json (its settings) and, as an evaluation writes them, the losses of every
 block. Run folders given here are taken over first: python -m tools.pages out/rope. In a page, a table stands between
@@ -23,9 +23,11 @@ from evaluation.report import contrasts, pool_seeds, triangle
 from model import SCHEMES
 from run import checkpoint as checkpoints
 from run import files
+from run.checkpoint import CALL_FIELDS
+from tools.claims import CARDS, SEEDS, SETTINGS, STATEMENTS, NotMeasured, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results.md", "docs/replications.md")
 SET_ASIDE = re.compile(r"-[0-9a-f]{8}$")  # losses under former settings, as eval_length names them
 
 
@@ -60,6 +62,11 @@ def take_over(folder, evidence):
             np.savez(own / path.name, **found)
 
 
+def experiment(name):
+    """A run's name without its seed: alibi-2 is of alibi."""
+    return re.sub(r"-\d+$", "", name)
+
+
 class Evidence:
     """Kept runs by name."""
 
@@ -69,8 +76,8 @@ class Evidence:
 
     @functools.cache  # noqa: B019  (lives as long as the program)
     def of(self, pattern, stem="length"):
-        """(protocol, results, losses) of the runs whose whole name matches, as eval_length reports them. Runs whose
-        names differ in the number at the end are seeds of one experiment."""
+        """(protocol, results, losses) of the runs whose whole name matches, as eval_length reports them, by experiment:
+        runs whose names differ in the number at the end are its seeds."""
         measured, protocol = {}, None
         for name, run in self.runs.items():
             path = self.folder / name / f"{stem}.npz"
@@ -86,14 +93,27 @@ class Evidence:
             trained = settings["block_size"]
             protocol = kind(SimpleNamespace(lengths=lengths, **given), {trained}, 10**12)
             result = {"pos_scheme": settings["pos_scheme"], "training_length": trained, "seed": settings["seed"]}
-            try:
-                rows = protocol.rows(found, trained)
-            except KeyError:
-                raise ValueError(f"{path} is of an unfinished evaluation: finish it, and take it over") from None
-            measured[name] = re.sub(r"-\d+$", "", name), found, result | {"rows": rows}
+            limit = SCHEMES[settings["pos_scheme"]].max_positions(SimpleNamespace(**settings))
+            if any(job.name not in found for job in protocol.jobs(found, trained, limit)):
+                raise ValueError(f"{path} is of an unfinished evaluation: finish it, and take it over")
+            measured[name] = experiment(name), found, result | {"rows": protocol.rows(found, trained)}
         if not measured:
-            raise ValueError(f"{self.folder} has no {stem}.npz of {pattern}: evaluate the runs, and take them over")
-        return protocol, *pool_seeds(protocol, measured)
+            raise NotMeasured(f"{self.folder} has no {stem}.npz of {pattern}: evaluate the runs, and take them over")
+        self.check_seeds(measured)
+        results, losses = pool_seeds(protocol, measured)  # named as the shortest of theirs
+        return protocol, {experiment(n): r for n, r in results.items()}, {experiment(n): v for n, v in losses.items()}
+
+    def check_seeds(self, names):
+        """ValueError where runs whose names differ in the number at the end are not seeds of one experiment."""
+        for name in names:
+            first = next(other for other in names if experiment(other) == experiment(name))
+            one, two = ({"text": run["text"]} | run["settings"] for run in (self.runs[first], self.runs[name]))
+            unlike = {key for key in one.keys() & two if one[key] != two[key]} - {*CALL_FIELDS, "seed", "init_from"}
+            if unlike or (name != first and one["seed"] == two["seed"]):
+                what = ", ".join(sorted(unlike)) or "nothing, and have one seed"
+                raise ValueError(
+                    f"{first} and {name} should be seeds of one experiment, but differ in {what}: rename one"
+                )
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -157,7 +177,7 @@ IN_A_LINE = {
     "alibi": "flat",
     "t5": "flat, or nearly",
     "transformer_xl": "holds at twice the length, then climbs; a step takes a fifth longer",
-    "rope_nope": "RoPE in three of four layers: flat, or nearly (one seed: ± over text alone)",
+    "rope_nope": "RoPE and a window in three of four layers: flat, or nearly",
 }
 
 
@@ -210,52 +230,42 @@ def contrasts_at_2048(evidence):
     return contrasted(evidence, 2048)
 
 
-SETTINGS = {  # in words -> how the names of its runs begin
-    "as above": "", "AdamW": "adamw-", "four times the steps": "long-", "trained at 64 tokens": "t64-",
-    "trained at 256 tokens": "t256-", "64 channels": "w64-", "256 channels": "w256-", "prose": "prose-",
-    "tokens of a BPE": "bpe-",
-}  # fmt: skip
-STATEMENTS = {  # in words -> a scheme; those that it is compared with, else its own loss at the training length; at how
-    # many times that length; whether the difference is above (1) or below (-1) an edge
-    "none climbs at 2×": ("none", "", 2, 1, 0.1),
-    "sinusoidal climbs at 2×": ("sinusoidal", "", 2, 1, 0.1),
-    "rope climbs at 2×": ("rope", "", 2, 1, 0.1),
-    "alibi holds at 16×": ("alibi", "", 16, -1, 0.05),
-    "t5 holds at 16×": ("t5", "", 16, -1, 0.05),
-    "alibi before t5 at 16×": ("t5", "alibi", 16, 1, 0.0),
-    "none is the worst at 1×": ("none", "sinusoidal rope alibi t5", 1, 1, 0.0),
-    "alibi before rope at 1×": ("rope", "alibi", 1, 1, 0.0),
-}
-
-
-def judged(evidence, prefix, scheme, others, times, sign, edge):
-    """What became of a statement in one setting. Of several differences the one that supports it least decides."""
-    protocol, results, losses = evidence.of(prefix + BASELINE)
-    trained = results[prefix + scheme]["training_length"]
-
-    def difference(other, length):
-        one, two = losses[prefix + scheme], losses[prefix + other]
-        each = [protocol.losses(one[s])[times * trained] - protocol.losses(two[s])[length] for s in one if s in two]
-        return np.stack(each) if len(each) > 1 else each[0]
-
-    values = {other: difference(other, times * trained) for other in others.split()}
-    found = next(iter(losses[prefix + scheme].values()))
-    bands = protocol.bands(values or {scheme: difference(scheme, trained)}, found).values()
-    mean, width, _ = min(bands, key=lambda band: sign * band[0] - band[1])
-    gap = sign * (mean - edge)
-    return f"{'yes' if gap > width else 'no' if gap < -width else 'undecided'}: {mean:+.3f} ±{width:.3f}"
+def judged(evidence, words, *claim):
+    """A claim's verdict in one of three words, for true, false and undecided; its mean with the interval; its seeds."""
+    holds, (mean, width), seeds = verdict(evidence, *claim)
+    return words[(True, False, None).index(holds)], within(f"{mean:+.3f}", width), seeds
 
 
 @table
 def settings(evidence):
     rows = []
     for words, prefix in SETTINGS.items():
-        runs = [name for name in evidence.runs if re.fullmatch(prefix + BASELINE, name)]
-        schemes = {name.removeprefix(prefix).split("-")[0] for name in runs}
-        cells = ("" if {s[0], *s[1].split()} - schemes else judged(evidence, prefix, *s) for s in STATEMENTS.values())
-        if runs:
-            rows.append([words, str(len(runs)), *cells])
-    return markdown(["", "runs", *STATEMENTS], *rows)
+        runs = [run for name, run in evidence.runs.items() if re.fullmatch(prefix + BASELINE, name)]
+        if not runs:
+            continue
+        cells = []
+        for statement in STATEMENTS:
+            pairs = statement.pairs(prefix, runs[0]["settings"]["block_size"])
+            try:
+                found = judged(evidence, ("yes", "no", "undecided"), pairs, statement.side, statement.edge)
+                cells.append("{}: {} ({})".format(*found))
+            except NotMeasured:
+                cells.append("")
+        rows.append([words, *cells])
+    return markdown(["", *(statement.words for statement in STATEMENTS)], *rows)
+
+
+@table
+def cards(evidence):
+    rows = []
+    for card, words, pairs, side, edge in CARDS:
+        try:
+            outcome, found, seeds = judged(evidence, ("pass", "fail", "not decided"), pairs, side, edge)
+        except NotMeasured:
+            outcome, found, seeds = "not run", "", 0
+        outcome = "too few seeds" if 0 < seeds < SEEDS.get(card, 3) else outcome
+        rows.append([card, f"{words}, {side} {edge:g}", str(seeds), found, outcome])
+    return markdown(["card", "measured and needed", "seeds", "found", "outcome"], *rows)
 
 
 @table
@@ -274,20 +284,20 @@ SIZES = {"sinusoidal": "sinusoidal_size", "learnable": "pos_init", "t5": "t5_siz
 @table
 def tuning(evidence):
     """The losses by which settings were chosen: those of each scheme's first seed, and of the runs tune-SCHEME-…."""
-    rows = []
+    rows, columns = [], [(0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 0.5)]
     for scheme in SCHEMES:
-        chosen, found = evidence.runs.get(scheme), {}
-        own = SIZES.get(scheme, "block_size")  # which is the same in all
+        if scheme not in evidence.runs:
+            continue
+        chosen, size, found = evidence.runs[scheme]["settings"], SIZES.get(scheme), {}
         for name, run in evidence.runs.items():
-            if chosen and (name == scheme or name.startswith(f"tune-{scheme}-")):
-                s, as_chosen = run["settings"], run["settings"]["muon_lr"] == chosen["settings"]["muon_lr"]
-                rate = s["learning_rate"] / chosen["settings"]["learning_rate"] if as_chosen else f"muon {s['muon_lr']}"
-                found.setdefault(s[own], {})[rate] = f"{run['best_val_loss']:.3f}"
-        for size, losses in sorted(found.items()):
-            given = f", {own} {size:g}" if scheme in SIZES else ""
-            best = f"{chosen['settings']['learning_rate']:g}"
-            rows.append([f"{scheme}{given}", best, *(losses.get(k, "") for k in (0.5, 1.0, 2.0, "muon 0.02"))])
-    return markdown(["", "rate", "at half the rate", "at the rate", "at twice the rate", "at muon_lr 0.02"], *rows)
+            if name == scheme or name.startswith(f"tune-{scheme}-"):
+                rates = tuple(run["settings"][k] / chosen[k] for k in ("learning_rate", "muon_lr"))
+                own = run["settings"][size] if size else None
+                found.setdefault(own, {})[rates] = f"{run['best_val_loss']:.3f}"
+        for own, losses in sorted(found.items()):
+            words = f"{scheme}, {size} {own:g}" if size else scheme
+            rows.append([words, f"{chosen['learning_rate']:g}", *(losses.get(column, "") for column in columns)])
+    return markdown(["", "rate", "half the rate", "the rate", "twice the rate", "half of muon_lr"], *rows)
 
 
 @table
@@ -329,8 +339,13 @@ def scaling(evidence):
 
 
 @table
+def bases(evidence):
+    return changes(evidence.of(r"theta(20|81|10000|1e6)-rope(-\d+)?")[1].items())
+
+
+@table
 def positions_for_some_of_the_time(evidence):
-    return changes(evidence.of(r"(rope|rope_nope|none|drope|drope850|qk-rope|qk-drope)(-\d)?")[1].items())
+    return changes(evidence.of(r"(rope|rope_nope|none|drope|drope850|qk-rope|qk-drope)(-\d+)?")[1].items())
 
 
 @table
