@@ -170,13 +170,13 @@ def changes(named, lengths=PAST):
 
 
 IN_A_LINE = {
-    "none": "no positions: the worst model at 128, and worse with every doubling",
+    "none": "no positions: the worst model at 128, and climbs at once",
     "sinusoidal": "defined everywhere, and breaks at twice the length",
     "learnable": "undefined past 128 tokens",
-    "rope": "breaks, further with every doubling",
+    "rope": "breaks at twice the length; its mean climbs with every doubling",
     "alibi": "flat",
     "t5": "flat, or nearly",
-    "transformer_xl": "holds at twice the length, then climbs; a step takes a fifth longer",
+    "transformer_xl": "holds at twice the length, climbs at eight times; a step takes a quarter longer",
     "rope_nope": "RoPE and a window in three of four layers: flat, or nearly",
 }
 
