@@ -49,7 +49,7 @@ class TrainConfig(GPTConfig):
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
-    optimizer: str = "muon"  # muon: Muon for the layers' matrices, AdamW for the rest; adamw, as nanoGPT
+    optimizer: str = "muon"  # muon: for the layers' matrices (W_r, too), AdamW for the rest; adamw: for all
     max_iters: int = 850  # steps
     learning_rate: float = 4e-3  # AdamW's
     muon_lr: float = 0.04  # Muon's; the two rise and fall together
