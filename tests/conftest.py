@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import signal
 import sys
 import types
 from pathlib import Path
@@ -14,6 +15,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ |= {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}  # of this process and those it starts
+for number in (signal.SIGINT, signal.SIGHUP):  # ignored under nohup and a shell's &, and so in what the tests start
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
