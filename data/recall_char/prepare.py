@@ -14,13 +14,12 @@ import heapq
 import math
 import string
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from config import script
-from data.prepare import Parser, prepare
+from data.prepare import Parser, prepare_texts
 
 DOCUMENTS, CHARACTERS = 4000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
@@ -64,11 +63,7 @@ def document(seed):
 
 def main(argv):
     Parser(description=__doc__).parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{i:04}.txt" for i in range(DOCUMENTS)]
-        for i, file in enumerate(files):
-            file.write_text(document(i), encoding="ascii")
-        prepare("recall_char", files, "char", {"text": "facts and questions"}, Path(folder))
+    prepare_texts("recall_char", {f"{i:04}": document(i) for i in range(DOCUMENTS)}, {"text": "facts and questions"})
     return 0
 
 
