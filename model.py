@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 INIT_STD = 0.02  # GPT-2's, for every matrix and embedding
 LOGITS = 2**26  # of more logits than these, training holds a part at a time
-QUERY_BLOCK = 128  # queries that attend at a time where a mask is needed: the mask is (QUERY_BLOCK, S), never (T, S)
+QUERY_BLOCK = 128  # at most so many queries attend at once under a mask, which is (QUERY_BLOCK, S), never (T, S)
 
 
 @dataclass(frozen=True)
@@ -454,16 +454,20 @@ def attend(q, k, v, positions, layer, window, dropout_p):
     window = window or S
     if not positions.biased and T in (1, S) and S <= window:  # a single query sees every key
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, scale=scale, dropout_p=dropout_p)[..., :D]
-    blocks = []
-    for start in reversed(range(0, T, QUERY_BLOCK)):  # last block first: the others reuse its buffer, the largest
-        end = min(T, start + QUERY_BLOCK)
+    blocks, size = [], min(QUERY_BLOCK, -(-T // 2))  # two at least: half of the keys is hidden from half of the queries
+    for start in reversed(range(0, T, size)):  # last block first: the others reuse its buffer, the largest
+        end = min(T, start + size)
         seen = slice(max(0, S - T + start - window + 1), S - T + end)  # keys that any of the block's queries sees
         block = positions.part(slice(start, end), seen)
         queries, keys = q[:, :, start:end], k[:, :, seen]
         mask = block.visible(window)[None, None]  # four dimensions keep the fast kernel
         if positions.biased:
             mask = (block.bias(queries, keys, layer) + torch.where(mask, 0.0, -torch.inf)).to(q.dtype)
-        blocks.append(F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale))
+        if mask.requires_grad and not mask.is_cuda:  # only CUDA has a fast kernel that learns a bias
+            scores = (queries * scale @ keys.mT).add_(mask)
+            blocks.append(F.dropout(scores.softmax(dim=-1), dropout_p) @ v[:, :, seen])
+        else:
+            blocks.append(F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale))
     return torch.cat(blocks[::-1], dim=2)[..., :D]
 
 

@@ -142,8 +142,11 @@ def test_model_equals_slow_reference(scheme, n_head, half, T, window, pos_patter
     other = dict(pos_pattern="" if scheme in EMBEDDED else pos_pattern, window_pattern=window_pattern, qk_norm=qk_norm)
     model = build(scheme, seed, n_head=n_head, n_embd=2 * n_head * half, block_size=20, window=window, **other)
     idx = tokens(model, 1, T, seed)
-    logits = model(idx, idx)[0][0]
-    torch.testing.assert_close(logits, reference_logits(model, idx[0]), rtol=0, atol=2e-6)  # complex64 angles
+    expected = reference_logits(model, idx[0])
+    for learning in (True, False):  # which decides how a learned bias is added
+        with torch.set_grad_enabled(learning):
+            logits = model(idx, idx)[0][0]
+        torch.testing.assert_close(logits, expected, rtol=0, atol=2e-6)  # complex64 angles
 
 
 @pytest.mark.slow
