@@ -125,10 +125,11 @@ def test_the_table_of_tuning_has_a_place_for_each_rate_and_size():
         return {"settings": chosen | settings, "best_val_loss": loss}
 
     runs = {"t5": run(1.0), "tune-t5-2e-3": run(1.1, learning_rate=2e-3), "tune-t5-muon0.02": run(1.2, muon_lr=0.02),
-            "tune-t5-16-8e-3": run(1.3, learning_rate=8e-3, t5_size=16.0), "rope": run(1.4)}  # fmt: skip
+            "tune-t5-16-8e-3": run(1.3, learning_rate=8e-3, t5_size=16.0), "rope": run(1.4),
+            "tune-t5-muon0.08": run(1.5, muon_lr=0.08)}  # fmt: skip
     _, _, *rows = pages.tuning(SimpleNamespace(runs=runs))
     assert rows == [
-        "| rope | 0.004 |  | 1.400 |  |  |",
-        "| t5, t5_size 16 | 0.004 |  |  | 1.300 |  |",
-        "| t5, t5_size 64 | 0.004 | 1.100 | 1.000 |  | 1.200 |",
+        "| rope | 0.004 |  | 1.400 |  |  |  |",
+        "| t5, t5_size 16 | 0.004 |  |  | 1.300 |  |  |",
+        "| t5, t5_size 64 | 0.004 | 1.100 | 1.000 |  | 1.200 | 1.500 |",
     ]

@@ -284,7 +284,7 @@ SIZES = {"sinusoidal": "sinusoidal_size", "learnable": "pos_init", "t5": "t5_siz
 @table
 def tuning(evidence):
     """The losses by which settings were chosen: those of each scheme's first seed, and of the runs tune-SCHEME-…."""
-    rows, columns = [], [(0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 0.5)]
+    rows, columns = [], [(0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0)]
     for scheme in SCHEMES:
         if scheme not in evidence.runs:
             continue
@@ -297,7 +297,8 @@ def tuning(evidence):
         for own, losses in sorted(found.items()):
             words = f"{scheme}, {size} {own:g}" if size else scheme
             rows.append([words, f"{chosen['learning_rate']:g}", *(losses.get(column, "") for column in columns)])
-    return markdown(["", "rate", "half the rate", "the rate", "twice the rate", "half of muon_lr"], *rows)
+    heads = ["", "rate", "half the rate", "the rate", "twice the rate", "half of muon_lr", "twice muon_lr"]
+    return markdown(heads, *rows)
 
 
 @table
