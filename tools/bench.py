@@ -2,7 +2,7 @@
 
 Times whole training steps (forward, backward, clipping, optimizer) on random tokens. Other questions:
 --lengths=128,1024,8192,32768: one layer's attention, forward and backward, and the peak memory of it and of a training
-step, one window of each length. --sampling: a thousand tokens. --startup: from the command to its first words.
+step, one window of each length. --sampling: a thousand tokens. --startup: from the command to its first words, at most five times.
 
 The contenders take turns, so that a machine whose speed drifts treats them alike. A ratio is the median over rounds of
 the speed relative to `learnable` in the same round. With --nanogpt, the path of a nanoGPT checkout, its model, its
@@ -205,7 +205,7 @@ def at_lengths(cfg, device, dtype):
 
 
 def sampling(cfg, device, dtype):
-    """A thousand tokens after a prompt of one, in a block of 1,024: the time of each."""
+    """A thousand tokens after a prompt of one, in a block of 1,001: the time of each."""
     cfg = dataclasses.replace(cfg, block_size=max(cfg.block_size, SAMPLED + 1))
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
     seconds = {}  # of every token, in every round
@@ -247,14 +247,16 @@ def startup(cfg, device, dtype):
     given = [f"--{name}={value}" for name, value in own.items() if value != plain[name]]
     given += ["--log_interval=1", "--wandb_mode=disabled", "--overwrite"]
     with tempfile.TemporaryDirectory() as folder:
-        commands = {  # arguments -> how the awaited line begins
-            "--help": ("Trains", ["--help"]),
-            "a mistake": ("error: ", ["--learning_rat=1"]),
-            "first step": ("step 1/", [*given, f"--out_dir={folder}"]),
+        script = train.__file__
+        commands = {  # how the awaited line begins, and what Python runs
+            "import torch": ("done", ["-c", "import torch; print('done', flush=True)"]),
+            "--help": ("Trains", [script, "--help"]),
+            "a mistake": ("error: ", [script, "--learning_rat=1"]),
+            "first step": ("step 1/", [script, *given, f"--out_dir={folder}"]),
         }
 
         def wait(awaited, arguments):
-            command = [sys.executable, Path(train.__file__), *arguments]
+            command = [sys.executable, *arguments]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
                 lines = []
                 while not lines or (lines[-1] and not lines[-1].startswith(awaited)):
@@ -264,7 +266,6 @@ def startup(cfg, device, dtype):
                 raise ValueError(f"{shlex.join(map(str, command))} ended without {awaited!r}: {''.join(lines[-3:])}")
 
         actions = {name: lambda call=call: wait(*call) for name, call in commands.items()}
-        actions["import torch"] = lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True)
         times = take_turns(actions, min(cfg.rounds, 5), device, warmup=0)
     for name, values in times.items():
         print(f"{name:20}{statistics.median(values):6.2f} s")
