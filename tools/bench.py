@@ -2,7 +2,8 @@
 
 Times whole training steps (forward, backward, clipping, optimizer) on random tokens. Other questions:
 --lengths=128,1024,8192,32768: one layer's attention, forward and backward, and the peak memory of it and of a training
-step, one window of each length. --sampling: a thousand tokens. --startup: from the command to its first words, at most five times.
+step, one window of each length. --sampling: a thousand tokens. --startup: from the command to its first words, five
+times at most.
 
 The contenders take turns, so that a machine whose speed drifts treats them alike. A ratio is the median over rounds of
 the speed relative to `learnable` in the same round. With --nanogpt, the path of a nanoGPT checkout, its model, its
