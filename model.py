@@ -63,8 +63,8 @@ class GPTConfig:
             owners = [name for name, cls in SCHEMES.items() if f.name in cls.options]
             if owners and self.pos_scheme not in owners and getattr(self, f.name) != f.default:
                 raise ValueError(f"{f.name} is an option of pos_scheme={' or '.join(owners)}, not of {self.pos_scheme}")
-            if owners and f.type is float and not getattr(self, f.name) > 0:
-                raise ValueError(f"{f.name}={getattr(self, f.name)} must be above 0")
+            if owners and f.type is float and not 0 < getattr(self, f.name) < math.inf:
+                raise ValueError(f"{f.name}={getattr(self, f.name)} must be above 0 and finite")
         scheme = SCHEMES[self.pos_scheme]
         scheme.check(self)
         for name in ("pos_pattern", "window_pattern"):

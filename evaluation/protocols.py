@@ -118,17 +118,17 @@ class Protocol:
         """{length: (blocks,)}."""
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
-    def bands(self, differences, found):
-        """{key: (mean, half-width of its interval, standard errors by cause)} of differences, {key: (blocks,) of one
-        run, or (seeds, blocks)}. Over one run's text the intervals hold at all keys at once; over seeds and text, each
-        by itself. None where the text has too few documents."""
+    def bands(self, differences, found, p=0.05):
+        """{key: (mean, half-width of its 1 − p interval, standard errors by cause)} of differences, {key: (blocks,) of
+        one run, or (seeds, blocks)}. Over one run's text the intervals hold at all keys at once; over seeds and text,
+        each by itself. None where the text has too few documents."""
         if not differences:
             return {}
         values, parts = np.stack(list(differences.values()), axis=-1), {}
         if values.ndim == 2:
-            means, widths = text_bands(values, found["documents"], self.seed)
+            means, widths = text_bands(values, found["documents"], self.seed, p)
         else:
-            means, widths, parts = mean_intervals(values, found["documents"])
+            means, widths, parts = mean_intervals(values, found["documents"], p)
 
         def plain(value):
             return None if np.isnan(value) else float(value)

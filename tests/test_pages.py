@@ -1,5 +1,6 @@
 """README, docs/results.md and docs/replications.md show what docs/evidence holds, and nothing else."""
 
+import functools
 import re
 import shutil
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 from conftest import ROOT
 
 import eval_length
+from evaluation.protocols import Protocol
 from tools import claims, pages
 
 
@@ -72,6 +74,7 @@ def planted(seeds):
             for name, by, noise in (("a", 0.1, 0.02), ("b", 0.0, 0.02), ("c", 0.1, 2.0))}  # fmt: skip
     runs["elsewhere"] = {0: runs["a"][0] | {"ends": np.arange(1, 201)}}
     protocol = SimpleNamespace(losses=lambda run: run, seed=0)
+    protocol.bands = functools.partial(Protocol.bands, protocol)
 
     def of(pattern, stem):
         assert [bool(re.fullmatch(pattern, name)) for name in ("a-1", "a-b")] == [pattern.startswith("a"), False]

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.statistics import mean_intervals, text_bands
-
 
 class NotMeasured(ValueError):
     """The evidence has no such losses yet."""
@@ -42,11 +40,8 @@ def difference(evidence, one, two, p=0.05):
     each = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if not each:
         raise NotMeasured(f"{one.name} and {two.name} have no seed in common")
-    if len(each) == 1:
-        mean, width = text_bands(each[0][:, None], run["documents"], protocol.seed, p)
-    else:
-        mean, width, _ = mean_intervals(np.stack(each)[:, :, None], run["documents"], p)
-    return mean[0], width[0], len(each)
+    mean, width, _ = protocol.bands({one: each[0] if len(each) == 1 else np.stack(each)}, run, p)[one]
+    return mean, np.nan if width is None else width, len(each)
 
 
 def verdict(evidence, pairs, side, edge):

@@ -366,7 +366,7 @@ def recall(evidence):
 def training(evidence):
     rows = []
     for scheme in SCHEMES:
-        own = [run for name, run in evidence.runs.items() if re.fullmatch(rf"{scheme}(-\d+)?", name)]
+        own = [run for name, run in evidence.runs.items() if experiment(name) == scheme]
         if own:
             losses = ", ".join(f"{run['best_val_loss']:.3f}" for run in own)
             medians, largest = zip(*(run["grad_norm"] for run in own), strict=True)
