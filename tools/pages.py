@@ -47,11 +47,13 @@ def take_over(folder, evidence):
     own = evidence / checkpoint.folder.resolve().name
     lines = [json.loads(line) for line in (checkpoint.folder / "metrics.jsonl").read_text().splitlines()]
     warm = checkpoint.settings["warmup_iters"]
-    norms = [row["train/grad_norm"] for row in lines if row["step"] > warm and "train/grad_norm" in row]
+    steps = [row for row in lines if row["step"] > warm and "train/grad_norm" in row]
+    norms = [row["train/grad_norm"] for row in steps]
     known = {
         "settings": checkpoint.settings, "step": checkpoint.step, "weights": checkpoint.hash,
         "text": checkpoint.dataset_hash, "best_val_loss": checkpoint.best_val_loss,
         "grad_norm": [statistics.median(norms), max(norms)] if norms else None,
+        "tokens_per_s": statistics.median(row["train/tokens_per_s"] for row in steps) if steps else None,
     }  # fmt: skip
     own.mkdir(parents=True, exist_ok=True)
     files.write(own / "run.json", json.dumps(known, indent=1))
@@ -372,6 +374,31 @@ def training(evidence):
             medians, largest = zip(*(run["grad_norm"] for run in own), strict=True)
             rows.append([scheme, losses, f"{statistics.median(medians):.2f} ({max(largest):.2f})"])
     return markdown(["", "loss over the tuning part, each seed", "gradient norm: median (largest)"], *rows)
+
+
+PIECES = {  # in words -> the names of its runs; a run is of the first that fits
+    "baseline": BASELINE,
+    **{words: prefix + BASELINE for words, prefix in SETTINGS.items() if prefix},
+    "choice of settings": "tune-.*",
+    "recall": RECALL[0],
+    "bases of RoPE": "theta.*",
+    "DroPE, QK-norm, RoPE at 512": r"(qk-)?d?rope\d*(-\d+)?",
+}
+
+
+@table
+def compute(evidence):
+    """Hours of training as two cores took them, a run on each."""
+    trained, measured = dict.fromkeys(PIECES, ()), dict.fromkeys(PIECES, 0)
+    for name, run in evidence.runs.items():
+        own = run["settings"]
+        tokens = run["step"] * own["batch_size"] * own["gradient_accumulation_steps"] * own["block_size"]
+        piece = next(words for words, pattern in PIECES.items() if re.fullmatch(pattern, name))
+        trained[piece] += (tokens / run["tokens_per_s"] / 3600 / 2,)
+        measured[piece] += len([*(evidence.folder / name).glob("*.npz")])
+    rows = [[words, str(len(hours)), f"{sum(hours):.1f}", str(measured[words])] for words, hours in trained.items()]
+    total = ["all", str(len(evidence.runs)), f"{sum(map(sum, trained.values())):.1f}", str(sum(measured.values()))]
+    return markdown(["", "runs", "hours of training", "evaluations"], *rows, total)
 
 
 def pictures(evidence):
