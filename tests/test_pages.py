@@ -124,12 +124,13 @@ def test_runs_that_are_not_seeds_of_one_experiment_are_not_pooled(evidence):
 
 def test_the_table_of_tuning_has_a_place_for_each_rate_and_size():
     def run(loss, **settings):
-        chosen = {"learning_rate": 4e-3, "muon_lr": 0.04, "t5_size": 64.0}
+        chosen = {"learning_rate": 4e-3, "muon_lr": 0.04, "t5_size": 64.0, "seed": 1337}
         return {"settings": chosen | settings, "best_val_loss": loss}
 
     runs = {"t5": run(1.0), "tune-t5-2e-3": run(1.1, learning_rate=2e-3), "tune-t5-muon0.02": run(1.2, muon_lr=0.02),
             "tune-t5-16-8e-3": run(1.3, learning_rate=8e-3, t5_size=16.0), "rope": run(1.4),
-            "tune-t5-muon0.08": run(1.5, muon_lr=0.08)}  # fmt: skip
+            "tune-t5-muon0.08": run(1.5, muon_lr=0.08),
+            "tune-t5-16-8e-3-1": run(1.6, learning_rate=8e-3, t5_size=16.0, seed=1)}  # fmt: skip
     _, _, *rows = pages.tuning(SimpleNamespace(runs=runs))
     assert rows == [
         "| rope | 0.004 |  | 1.400 |  |  |  |",

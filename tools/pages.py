@@ -285,14 +285,16 @@ SIZES = {"sinusoidal": "sinusoidal_size", "learnable": "pos_init", "t5": "t5_siz
 
 @table
 def tuning(evidence):
-    """The losses by which settings were chosen: those of each scheme's first seed, and of the runs tune-SCHEME-…."""
+    """The losses by which settings were chosen: those of each scheme's first run, and of the runs tune-SCHEME-… that
+    have its seed."""
     rows, columns = [], [(0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0)]
     for scheme in SCHEMES:
         if scheme not in evidence.runs:
             continue
         chosen, size, found = evidence.runs[scheme]["settings"], SIZES.get(scheme), {}
         for name, run in evidence.runs.items():
-            if name == scheme or name.startswith(f"tune-{scheme}-"):
+            own_seed = run["settings"]["seed"] == chosen["seed"]
+            if own_seed and (name == scheme or name.startswith(f"tune-{scheme}-")):
                 rates = tuple(run["settings"][k] / chosen[k] for k in ("learning_rate", "muon_lr"))
                 own = run["settings"][size] if size else None
                 found.setdefault(own, {})[rates] = f"{run['best_val_loss']:.3f}"
