@@ -356,6 +356,7 @@ def positions_for_some_of_the_time(evidence):
 @table
 def recall(evidence):
     protocol, results, losses = evidence.of(*RECALL)
+    results = dict(in_order(results, "recall-"))
     some = next(iter(next(iter(losses.values())).values()))  # the questions are the same for all
     rows = []
     for d in protocol.shown():
