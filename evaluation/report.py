@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.statistics import breakdown, mean_intervals
+from evaluation.statistics import breakdown
 from run import files
 
 TARGETS = ("ends", "documents", "bytes_per_token", "crossing")  # what runs on the same text have in common
@@ -68,9 +68,9 @@ def contrasts(protocol, losses, length):
         if len(seeds) > 1 and same and not any(values is None for values in (*one, *two)):
             pairs.append((a, b, np.stack(one) - np.stack(two), losses[a][seeds[0]]["documents"]))
     for a, b, values, documents in pairs:
-        mean, width, more = mean_intervals(values[:, :, None], documents, p=0.05 / len(pairs))
-        if not np.isnan(width[0]):
-            found[a, b] = float(mean[0]), float(width[0]), float(more["detectable"][0])
+        mean, width, more = protocol.bands({length: values}, {"documents": documents}, 0.05 / len(pairs))[length]
+        if width is not None:
+            found[a, b] = mean, width, more["detectable"]
     return found
 
 

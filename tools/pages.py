@@ -24,6 +24,7 @@ from model import SCHEMES
 from run import checkpoint as checkpoints
 from run import files
 from run.checkpoint import CALL_FIELDS
+from run.tracking import read_metrics
 from tools.claims import CARDS, SEEDS, SETTINGS, STATEMENTS, NotMeasured, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,15 +46,14 @@ def take_over(folder, evidence):
     """Keeps what the pages need of a run folder: its settings, and the losses that were measured on it."""
     checkpoint = checkpoints.load(folder)
     own = evidence / checkpoint.folder.resolve().name
-    lines = [json.loads(line) for line in (checkpoint.folder / "metrics.jsonl").read_text().splitlines()]
-    warm = checkpoint.settings["warmup_iters"]
-    steps = [row for row in lines if row["step"] > warm and "train/grad_norm" in row]
-    norms = [row["train/grad_norm"] for row in steps]
+    logged = (row for row in read_metrics(checkpoint.folder) if row["step"] > checkpoint.settings["warmup_iters"])
+    logged = [row for row in logged if "train/grad_norm" in row]
+    norms = [row["train/grad_norm"] for row in logged]
     known = {
         "settings": checkpoint.settings, "step": checkpoint.step, "weights": checkpoint.hash,
         "text": checkpoint.dataset_hash, "best_val_loss": checkpoint.best_val_loss,
         "grad_norm": [statistics.median(norms), max(norms)] if norms else None,
-        "tokens_per_s": statistics.median(row["train/tokens_per_s"] for row in steps) if steps else None,
+        "tokens_per_s": statistics.median(row["train/tokens_per_s"] for row in logged) if logged else None,
     }  # fmt: skip
     own.mkdir(parents=True, exist_ok=True)
     files.write(own / "run.json", json.dumps(known, indent=1))
@@ -385,22 +385,22 @@ PIECES = {  # in words -> the names of its runs; a run is of the first that fits
     "choice of settings": "tune-.*",
     "recall": RECALL[0],
     "bases of RoPE": "theta.*",
-    "DroPE, QK-norm, RoPE at 512": r"(qk-)?d?rope\d*(-\d+)?",
+    "DroPE, QK-norm, RoPE at 512, others": ".*",
 }
 
 
 @table
 def compute(evidence):
-    """Hours of training as two cores took them, a run on each."""
-    trained, measured = dict.fromkeys(PIECES, ()), dict.fromkeys(PIECES, 0)
+    """Hours of training on two cores, a run on each, at each run's median speed and without its validation."""
+    hours, measured = {words: [] for words in PIECES}, dict.fromkeys(PIECES, 0)
     for name, run in evidence.runs.items():
-        own = run["settings"]
-        tokens = run["step"] * own["batch_size"] * own["gradient_accumulation_steps"] * own["block_size"]
+        own, speed = run["settings"], run["tokens_per_s"] or math.inf  # none is known of a run of a few steps
+        tokens = own["max_iters"] * own["batch_size"] * own["gradient_accumulation_steps"] * own["block_size"]
         piece = next(words for words, pattern in PIECES.items() if re.fullmatch(pattern, name))
-        trained[piece] += (tokens / run["tokens_per_s"] / 3600 / 2,)
+        hours[piece].append(tokens / speed / 3600 / 2)
         measured[piece] += len([*(evidence.folder / name).glob("*.npz")])
-    rows = [[words, str(len(hours)), f"{sum(hours):.1f}", str(measured[words])] for words, hours in trained.items()]
-    total = ["all", str(len(evidence.runs)), f"{sum(map(sum, trained.values())):.1f}", str(sum(measured.values()))]
+    rows = [[words, str(len(own)), f"{sum(own):.1f}", str(measured[words])] for words, own in hours.items()]
+    total = ["all", str(len(evidence.runs)), f"{sum(map(sum, hours.values())):.1f}", str(sum(measured.values()))]
     return markdown(["", "runs", "hours of training", "evaluations"], *rows, total)
 
 
