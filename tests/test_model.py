@@ -462,3 +462,9 @@ def test_sinusoidal_table():
 
 def test_learnable_starts_at_gpt2s_size():
     assert GPT(GPTConfig(256, 50, 1, 2, 64)).pos.wpe.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("base", [0.0, -1.0, math.inf, math.nan])
+def test_a_base_of_rope_is_finite_and_above_0(base):
+    with pytest.raises(ValueError, match=f"rope_theta={base} must be above 0 and finite"):
+        GPTConfig(pos_scheme="rope", rope_theta=base)

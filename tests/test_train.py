@@ -353,7 +353,6 @@ def test_fine_tuning_with_scaling_remembers_the_first_length(trained, tmp_path):
         (["--n_embd=6", "--n_head=2", "--pos_scheme=rope"], "the head size n_embd/n_head = 6/2 = 3 must be even"),
         (["--n_embd=15", "--n_head=3", "--pos_scheme=sinusoidal"], "n_embd=15 must be even"),
         (["--pos_scheme=rope", "--rope_theta=0"], "rope_theta=0.0 must be above 0"),
-        (["--pos_scheme=rope", "--rope_theta=1e999"], "rope_theta=inf must be above 0 and finite"),
         (["--pos_scheme=t5", "--t5_size=-1"], "t5_size=-1.0 must be above 0"),
         (["--pos_scheme=learnable", "--pos_init=0"], "pos_init=0.0 must be above 0"),
         (["--pos_scheme=ropes"], "is not one of: none, sinusoidal, learnable, rope, alibi, t5, transformer_xl"),

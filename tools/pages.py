@@ -178,7 +178,7 @@ IN_A_LINE = {
     "rope": "breaks at twice the length; its mean climbs with every doubling",
     "alibi": "flat",
     "t5": "flat, or nearly",
-    "transformer_xl": "holds at twice the length, climbs at eight times; a step takes a fifth longer",
+    "transformer_xl": "holds at twice the length, climbs at eight times; its steps take a fifth longer in float32",
     "rope_nope": "RoPE and a window in three of four layers: flat, or nearly",
 }
 
