@@ -66,9 +66,9 @@ def contrasts(protocol, losses, length):
         one, two = ([protocol.losses(losses[name][seed]).get(length) for seed in seeds] for name in (a, b))
         same = all(np.array_equal(losses[a][s]["ends"], losses[b][s]["ends"]) for s in seeds)
         if len(seeds) > 1 and same and not any(values is None for values in (*one, *two)):
-            pairs.append((a, b, np.stack(one) - np.stack(two), losses[a][seeds[0]]["documents"]))
-    for a, b, values, documents in pairs:
-        mean, width, more = protocol.bands({length: values}, {"documents": documents}, 0.05 / len(pairs))[length]
+            pairs.append((a, b, np.stack(one) - np.stack(two), losses[a][seeds[0]]))
+    for a, b, values, run in pairs:
+        mean, width, more = protocol.bands({length: values}, run, 0.05 / len(pairs))[length]
         if width is not None:
             found[a, b] = mean, width, more["detectable"]
     return found

@@ -46,8 +46,8 @@ def take_over(folder, evidence):
     """Keeps what the pages need of a run folder: its settings, and the losses that were measured on it."""
     checkpoint = checkpoints.load(folder)
     own = evidence / checkpoint.folder.resolve().name
-    logged = (row for row in read_metrics(checkpoint.folder) if row["step"] > checkpoint.settings["warmup_iters"])
-    logged = [row for row in logged if "train/grad_norm" in row]
+    warm = checkpoint.settings["warmup_iters"]
+    logged = [row for row in read_metrics(checkpoint.folder) if row["step"] > warm and "train/grad_norm" in row]
     norms = [row["train/grad_norm"] for row in logged]
     known = {
         "settings": checkpoint.settings, "step": checkpoint.step, "weights": checkpoint.hash,
@@ -399,7 +399,7 @@ def compute(evidence):
         piece = next(words for words, pattern in PIECES.items() if re.fullmatch(pattern, name))
         hours[piece].append(tokens / speed / 3600 / 2)
         measured[piece] += len([*(evidence.folder / name).glob("*.npz")])
-    rows = [[words, str(len(own)), f"{sum(own):.1f}", str(measured[words])] for words, own in hours.items()]
+    rows = [[words, str(len(each)), f"{sum(each):.1f}", str(measured[words])] for words, each in hours.items()]
     total = ["all", str(len(evidence.runs)), f"{sum(map(sum, hours.values())):.1f}", str(sum(measured.values()))]
     return markdown(["", "runs", "hours of training", "evaluations"], *rows, total)
 
