@@ -57,9 +57,9 @@ def pooled(each):
 
 
 def contrasts(protocol, losses, length):
-    """{(a, b): (difference of their losses, half-width of its interval, what is found in 80% of cases)} of all pairs
-    of lines at a length, over the text and the seeds that both have. The 95% intervals hold for all pairs at once
-    (Bonferroni)."""
+    """{(a, b): (difference of their losses, half-width of its interval, what is found in 80% of cases, how many seeds)}
+    of all pairs of lines at a length, over the text and the seeds that both have. The 95% intervals hold for all pairs
+    at once (Bonferroni)."""
     pairs, found = [], {}
     for a, b in itertools.combinations(losses, 2):
         seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
@@ -70,32 +70,34 @@ def contrasts(protocol, losses, length):
     for a, b, values, run in pairs:
         mean, width, more = protocol.bands({length: values}, run, 0.05 / len(pairs))[length]
         if width is not None:
-            found[a, b] = mean, width, more["detectable"]
+            found[a, b] = mean, width, more["detectable"], len(values)
     return found
 
 
 def triangle(found):
-    """(names, [(name, its difference to each name before it)], what is found in 80% of cases) of what `contrasts`
-    returned. A difference is (row − column, half-width); nothing is known, half-width inf, of a pair without common
-    seeds. The last is the median of the pairs."""
-    names, rows = list(dict.fromkeys(name for pair in found for name in pair)), []
+    """(names, [(name, its difference to each name before it)], a sentence on what is found in 80% of cases) of what
+    `contrasts` returned. A difference is (row − column, half-width); nothing is known, half-width inf, of a pair
+    without common seeds."""
+    names, rows, detectable = list(dict.fromkeys(name for pair in found for name in pair)), [], {}
     for i, row in enumerate(names[1:], start=1):
-        pairs = (found.get((column, row), (0.0, math.inf, None)) for column in names[:i])
-        rows.append((row, [(-mean, width) for mean, width, _ in pairs]))
-    return names, rows, statistics.median_high(detectable for *_, detectable in found.values())
+        pairs = (found.get((column, row), (0.0, math.inf)) for column in names[:i])
+        rows.append((row, [(-mean, width) for mean, width, *_ in pairs]))
+    for *_, least, seeds in found.values():
+        detectable.setdefault(seeds, []).append(least)
+    seen = ", ".join(f"{statistics.median_high(each):.3f} with {n} seeds" for n, each in sorted(detectable.items()))
+    return names, rows, f"Found in 80% of cases (median of the pairs): a difference of {seen}."
 
 
 def contrast_table(protocol, found, length):
     """Lines that show the contrasts at a length as a triangle: row − column, where that is decided."""
-    names, rows, detectable = triangle(found)
+    names, rows, seen = triangle(found)
     wide, what = 2 + max(map(len, names)), f"{protocol.scored} at {length:,}"
     yield f"{what} of the row less that of the column, where its sign is sure for all pairs at once (95%):"
     yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
     for row, differences in rows:
         cells = (f"{mean:+.3f}" if abs(mean) > width else "·" for mean, width in differences)
         yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
-    yield f"With these seeds a difference of {detectable:.3f} is found in 80% of cases (median of the pairs)."
-    yield ""
+    yield from (seen, "")
 
 
 def table(protocol, results, width=96):

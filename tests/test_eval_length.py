@@ -110,12 +110,12 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
     row = found["rope"]["rows"]["64"]
     assert row["delta"] == pytest.approx(np.mean([rows["64"]["delta"] for rows in found["rope"]["seeds"].values()]))
     assert f"{row['delta']:+.3f} ±{row['band']:.3f}" in out and "Several seeds: ± is a 95% interval" in out
-    difference, width, seen = read(tmp_path)["contrasts"]["256"]["rope - alibi"]
+    difference, width, seen, seeds = read(tmp_path)["contrasts"]["256"]["rope - alibi"]
     assert difference == pytest.approx(found["rope"]["rows"]["256"]["loss"] - found["alibi"]["rows"]["256"]["loss"])
     shown = f"{-difference:+.3f}" if abs(difference) > width else "·"
     [line] = [line for line in out.split("Loss at 256 of the row")[1].splitlines() if line.split()[:1] == ["alibi"]]
     assert line.split() == ["alibi", shown] and seen > width
-    assert f"a difference of {seen:.3f} is found in 80% of cases" in out
+    assert f"a difference of {seen:.3f} with 3 seeds." in out and seeds == 3
 
 
 def test_a_text_of_few_documents_has_no_interval_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):
