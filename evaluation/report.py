@@ -85,7 +85,11 @@ def triangle(found):
     for *_, least, seeds in found.values():
         detectable.setdefault(seeds, []).append(least)
     seen = ", ".join(f"{statistics.median_high(each):.3f} with {n} seeds" for n, each in sorted(detectable.items()))
-    return names, rows, f"Found in 80% of cases (median of the pairs): a difference of {seen}."
+    return (
+        names,
+        rows,
+        f"In 80% of cases intervals as wide as the median pair's find a difference of {seen}.",
+    )
 
 
 def contrast_table(protocol, found, length):

@@ -52,29 +52,33 @@ def text_bands(values, documents, seed, p=0.05):
     return mean, width
 
 
+def mean_squares(values, documents):
+    """Of values (seeds, blocks, columns), the mean and how its error divides in a two-way layout of seeds and
+    documents: the mean squares by document, by seed and by both, as (documents, seeds) columns each."""
+    mean, parts = by_document(values, documents)
+    parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
+    k, n, _ = parts.shape
+    total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
+    by_text = k * ((texts - total) ** 2).sum(axis=0) / (n - 1)
+    by_seed = n * ((seeds - total) ** 2).sum(axis=0) / (k - 1)
+    both = ((parts - seeds[:, None] - texts + total) ** 2).sum(axis=(0, 1)) / ((k - 1) * (n - 1))
+    return mean.mean(axis=0), by_text, by_seed, both, n, k
+
+
 def mean_intervals(values, documents, p=0.05):
     """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals, one for each column by itself, over
-    the choice of text and over training: Satterthwaite's (1946) for a two-way layout of seeds and documents. Also
-    returns the standard errors by the text alone and by the seeds alone, and the mean that would be found to be none of
-    chance in 80% of cases. NaN where there are too few documents."""
-    mean, parts = by_document(values, documents)
-    k, n, columns = parts.shape
+    the choice of text and over training: either part of the error has its own quantile of Student's t, and the widths
+    add as squares (after Howe 1974). What seeds and documents have in common counts as the seeds', of which there are
+    fewer, so that seeds that look alike by chance do not narrow the interval. Also returns the standard errors by the
+    text alone and by the seeds alone, and the mean that an interval of that width would tell from 0 in 80% of cases.
+    NaN where there are too few documents."""
+    mean, by_text, by_seed, both, n, k = mean_squares(values, documents)
     if n < FEWEST_DOCUMENTS:
-        none = np.full(columns, np.nan)
-        return mean.mean(axis=0), none, dict.fromkeys(("text_se", "seed_se", "detectable"), none)
-    parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
-    total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
-    by_seed = n * ((seeds - total) ** 2).sum(axis=0) / (k - 1)
-    by_text = k * ((texts - total) ** 2).sum(axis=0) / (n - 1)
-    both = ((parts - seeds[:, None] - texts + total) ** 2).sum(axis=(0, 1)) / ((k - 1) * (n - 1))
-    extra = by_seed > both  # where seeds differ no more than chance within them has it, the text is all
-    variance = by_text + np.where(extra, by_seed - both, 0)
-    spread = by_text**2 / (n - 1) + np.where(extra, by_seed**2 / (k - 1) + both**2 / ((k - 1) * (n - 1)), 0)
-    df = np.where(spread > 0, variance**2 / np.maximum(spread, 1e-300), n - 1)
-    se = np.sqrt(variance / (n * k))
-    width, power = t_quantile(p, df) * se, t_quantile(0.4, df) * se
-    parts = {"text_se": np.sqrt(by_text / (n * k)), "seed_se": np.sqrt(by_seed / (n * k)), "detectable": width + power}
-    return mean.mean(axis=0), width, parts
+        none = np.full(len(mean), np.nan)
+        return mean, none, dict.fromkeys(("text_se", "seed_se", "detectable"), none)
+    text, seed = np.sqrt(np.maximum(by_text - both, 0) / (n * k)), np.sqrt(by_seed / (n * k))
+    width, power = (np.hypot(t_quantile(q, n - 1) * text, t_quantile(q, k - 1) * seed) for q in (p, 0.4))
+    return mean, width, {"text_se": np.sqrt(by_text / (n * k)), "seed_se": seed, "detectable": width + power}
 
 
 def breakdown(rows, training_length, threshold):

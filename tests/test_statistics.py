@@ -20,19 +20,19 @@ def test_bands_over_text_cover_all_columns_at_once(n, kind, tail, monkeypatch):
 
 
 @pytest.mark.parametrize("tail", coverage.TAILS)
-@pytest.mark.parametrize("seeds, seed_sd", [(3, 0.0), (3, 0.3), (9, 0.1)])
-def test_intervals_over_text_and_training_cover_each_column(seeds, seed_sd, tail, monkeypatch):
+@pytest.mark.parametrize("seeds, seed_sd, both_sd", [(3, 0.2, 0.7), (3, 0.6, 0.2), (9, 0.2, 0.7)])
+def test_intervals_over_text_and_training_cover_each_column_and_all_pairs(seeds, seed_sd, both_sd, tail, monkeypatch):
     monkeypatch.setattr(coverage, "RESAMPLES", 100)
-    text_alone, _, ours = coverage.joint_coverage(tail, seeds, seed_sd, 400)
-    assert 0.92 <= ours <= 0.985
-    if seed_sd == 0.3:
-        assert text_alone < 0.8
+    (text_alone, _, _, ours), (pairs_by_df, pairs) = coverage.joint_coverage(tail, seeds, seed_sd, both_sd, 300)
+    assert 0.93 <= ours <= 0.985 and pairs >= 0.93 and text_alone < 0.93
+    if seeds == 3:
+        assert pairs_by_df < 0.93
 
 
-def test_the_command_prints_both_tables(capsys):
+def test_the_command_prints_its_tables(capsys):
     assert coverage.main(["--draws=2"]) == 0
     out = capsys.readouterr().out
-    assert out.count("documents, ") == 12 and out.count(" seeds of sd ") == 12 and out.count("%") == 2 + 72
+    assert out.count("documents, ") == 12 and out.count(" seeds of sd ") == 24 and out.count("%") == 3 + 12 * 3 + 12 * 6
 
 
 def test_too_few_documents_have_no_interval():

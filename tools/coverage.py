@@ -2,7 +2,8 @@
 
 Documents have effects that their blocks share, with normal or lognormal tails, equal or very unlike sizes, or one
 document with 40% of the blocks. Bands over the text must hold in three columns at once, intervals over text and
-training in each. Beside each method that evaluation/statistics.py has stand those that it does not have.
+training in each, and those of the differences between eight schemes in all 28 pairs at once. Beside each method that
+evaluation/statistics.py has stand those that it does not have.
 """
 
 import itertools
@@ -12,11 +13,13 @@ import numpy as np
 from tqdm import tqdm
 
 import config
-from evaluation.statistics import by_document, mean_intervals, text_bands
+from evaluation.statistics import by_document, mean_intervals, mean_squares, t_quantile, text_bands
 
 RESAMPLES = 1000  # of the methods for comparison
+BOTH = "Satterthwaite", "Howe"  # of intervals over text and training
 KINDS, TAILS = ("like", "unlike", "one large"), ("normal", "lognormal")
 SCALE = np.array([0.1, 0.0, 0.8])  # of the columns; the training length, in the middle, has no difference
+UNLIKE = np.array([1, 1, 1, 1, 1, 1, 1, 3.0])  # how much eight schemes differ from seed to seed
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ def one_run(documents, tail, rng):
     return SCALE * (0.55 * shared[documents] + 0.83 * noise(tail, rng, (len(documents), 3)))
 
 
-def several_runs(documents, tail, seeds, seed_sd, rng):
-    """Differences (seeds, blocks, columns) of which the truth is 0: the text's effects, the seeds', and both's."""
-    n, blocks = documents[-1] + 1, len(documents)
-    text = 0.7 * noise(tail, rng, (n, 3))[documents] + 0.7 * noise(tail, rng, (blocks, 3))
-    training = seed_sd * rng.standard_normal((seeds, 1, 3)) + 0.2 * noise(tail, rng, (seeds, blocks, 3))
-    return np.array([0.1, 0.4, 1.0]) * (text + training)
+def several_runs(documents, tail, seeds, seed_sd, both_sd, rng):
+    """Losses (seeds, blocks, columns) of which the truth is 0: the text's effects, the seeds', and both's on documents
+    and on blocks. seed_sd has one value for each column."""
+    n, blocks, columns = documents[-1] + 1, len(documents), len(seed_sd)
+    text = 0.7 * noise(tail, rng, (n, columns))[documents] + 0.7 * noise(tail, rng, (blocks, columns))
+    both = both_sd * noise(tail, rng, (seeds, n, columns))[:, documents]
+    both += 0.2 * noise(tail, rng, (seeds, blocks, columns))
+    return text + both + seed_sd * rng.standard_normal((seeds, 1, columns))
 
 
 def plain_band(values, units, seed):
@@ -78,6 +83,14 @@ def resampled_interval(values, documents, seed):
     return mean.mean(axis=0), 1.96 * drawn.std(axis=0)
 
 
+def satterthwaite(values, documents, p=0.05):
+    """One standard error for text and seeds, with degrees of freedom as Satterthwaite (1946) estimates them."""
+    mean, by_text, by_seed, both, n, k = mean_squares(values, documents)
+    more = np.maximum(by_seed - both, 0)
+    spread = by_text**2 / (n - 1) + (more > 0) * (by_seed**2 + both**2 / (n - 1)) / (k - 1)
+    return mean, t_quantile(p, (by_text + more) ** 2 / spread) * np.sqrt((by_text + more) / (n * k))
+
+
 def text_coverage(kind, tail, n, draws):
     """Shares of simulated evaluations whose band holds the truth in all columns: by blocks, by documents, ours."""
     documents, rng, hits = documents_of(kind, n, np.random.default_rng(n)), np.random.default_rng(0), []
@@ -89,35 +102,45 @@ def text_coverage(kind, tail, n, draws):
     return np.mean(hits, axis=0)
 
 
-def joint_coverage(tail, seeds, seed_sd, draws):
-    """Shares of columns whose interval holds the truth: by the text alone, by resampling both, ours."""
-    rng, hits = np.random.default_rng(1), []
-    documents = documents_of("like", 48, rng)
+def joint_coverage(tail, seeds, seed_sd, both_sd, draws):
+    """Shares of columns whose interval holds the truth: by the text alone, by resampling both, by Satterthwaite's
+    degrees of freedom, ours. Then shares of simulated evaluations in which all pairs of eight schemes hold it, by the
+    last two."""
+    rng, hits, pairs = np.random.default_rng(1), [], []
+    documents = documents_of("unlike", 48, rng)
+    one, two = map(list, zip(*itertools.combinations(range(len(UNLIKE)), 2), strict=True))
     for i in range(draws):
-        values = several_runs(documents, tail, seeds, seed_sd, rng)
+        values = several_runs(documents, tail, seeds, np.full(3, seed_sd), both_sd, rng)
         mean, width, parts = mean_intervals(values, documents)
-        widths = 1.96 * parts["text_se"], resampled_interval(values, documents, i)[1], width
-        hits.append([abs(mean) <= w for w in widths])
-    return np.mean(hits, axis=(0, 2))
+        _, resampled = resampled_interval(values, documents, i)
+        _, by_df = satterthwaite(values, documents)
+        hits.append([(abs(mean) <= w).mean() for w in (1.96 * parts["text_se"], resampled, by_df, width)])
+        losses = several_runs(documents, tail, seeds, seed_sd * UNLIKE, both_sd, rng)
+        values = losses[..., one] - losses[..., two]
+        found = (f(values, documents, 0.05 / len(one)) for f in (satterthwaite, mean_intervals))
+        pairs.append([(abs(mean) <= width).all() for mean, width, *_ in found])
+    return np.mean(hits, axis=0), np.mean(pairs, axis=0)
 
 
 def main(argv):
     cfg = config.load(CoverageConfig, argv)
     texts, joints = (
         list(itertools.product((20, 48), KINDS, TAILS)),
-        list(itertools.product(TAILS, (3, 9), (0.0, 0.1, 0.3))),
+        list(itertools.product(TAILS, (3, 9), ((0.0, 0.7), (0.2, 0.7), (0.6, 0.2)))),
     )
-    lines, more = {}, {}
+    bands, intervals, differences = {}, {}, {}
     with tqdm(total=len(texts) + len(joints), desc="simulations", leave=False, disable=None) as bar:
         for n, kind, tail in texts:
-            lines[f"{n} documents, {kind}, {tail}"] = text_coverage(kind, tail, n, cfg.draws)
+            bands[f"{n} documents, {kind}, {tail}"] = text_coverage(kind, tail, n, cfg.draws)
             bar.update()
-        for tail, seeds, sd in joints:
-            more[f"{seeds} seeds of sd {sd:g}, {tail}"] = joint_coverage(tail, seeds, sd, cfg.draws)
+        for tail, seeds, sds in joints:
+            words = "{} seeds of sd {:g}, by documents {:g}, {}".format(seeds, *sds, tail)
+            intervals[words], differences[words] = joint_coverage(tail, seeds, *sds, cfg.draws)
             bar.update()
     for title, names, found in (
-        ("A 95% band over the text holds", ("by blocks", "by documents", "studentised"), lines),
-        ("A 95% interval over text and training holds", ("text alone", "both resampled", "Satterthwaite"), more),
+        ("A 95% band over the text holds", ("by blocks", "by documents", "studentised"), bands),
+        ("A 95% interval over text and training holds", ("text alone", "both resampled", *BOTH), intervals),
+        ("95% intervals of 28 differences all hold", BOTH, differences),
     ):
         print(f"{title:46}" + "".join(f"{name:>16}" for name in names))
         for name, shares in found.items():

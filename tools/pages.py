@@ -177,7 +177,7 @@ IN_A_LINE = {
     "learnable": "undefined past 128 tokens",
     "rope": "breaks at twice the length; its mean climbs with every doubling",
     "alibi": "flat",
-    "t5": "flat, or nearly",
+    "t5": "nearly flat: one to three hundredths up",
     "transformer_xl": "holds at twice the length, climbs at eight times; its steps take a fifth longer in float32",
     "rope_nope": "RoPE and a window in three of four layers: flat, or nearly",
 }
@@ -372,10 +372,12 @@ def training(evidence):
     for scheme in SCHEMES:
         own = [run for name, run in evidence.runs.items() if experiment(name) == scheme]
         if own:
-            losses = ", ".join(f"{run['best_val_loss']:.3f}" for run in own)
+            losses = [run["best_val_loss"] for run in own]
+            loss = f"{statistics.mean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f})"
             medians, largest = zip(*(run["grad_norm"] for run in own), strict=True)
-            rows.append([scheme, losses, f"{statistics.median(medians):.2f} ({max(largest):.2f})"])
-    return markdown(["", "loss over the tuning part, each seed", "gradient norm: median (largest)"], *rows)
+            rows.append([scheme, str(len(own)), loss, f"{statistics.median(medians):.2f} ({max(largest):.2f})"])
+    heads = ["", "seeds", "loss over the tuning part: mean (lowest to highest)", "gradient norm: median (largest)"]
+    return markdown(heads, *rows)
 
 
 PIECES = {  # in words -> the names of its runs; a run is of the first that fits
