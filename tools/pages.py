@@ -172,7 +172,7 @@ def changes(named, lengths=PAST):
 
 
 IN_A_LINE = {
-    "none": "no positions: the worst model at 128, and climbs at once",
+    "none": "no positions: the highest mean at 128, and climbs at once",
     "sinusoidal": "defined everywhere, and breaks at twice the length",
     "learnable": "undefined past 128 tokens",
     "rope": "breaks at twice the length; its mean climbs with every doubling",
