@@ -3,8 +3,8 @@
 import itertools
 import json
 import math
-import statistics
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,10 +56,18 @@ def pooled(each):
     }
 
 
+class Contrast(NamedTuple):
+    """What is known of the difference between two lines."""
+
+    difference: float
+    half_width: float  # of its interval
+    detectable: float  # what would be found in 80% of repetitions
+    seeds: int  # that both have
+
+
 def contrasts(protocol, losses, length):
-    """{(a, b): (difference of their losses, half-width of its interval, what is found in 80% of cases, how many seeds)}
-    of all pairs of lines at a length, over the text and the seeds that both have. The 95% intervals hold for all pairs
-    at once (Bonferroni)."""
+    """{(a, b): Contrast of their losses} of all pairs of lines at a length, over the text and the seeds that both have.
+    The 95% intervals hold for all pairs at once (Bonferroni)."""
     pairs, found = [], {}
     for a, b in itertools.combinations(losses, 2):
         seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
@@ -70,38 +78,36 @@ def contrasts(protocol, losses, length):
     for a, b, values, run in pairs:
         mean, width, more = protocol.bands({length: values}, run, 0.05 / len(pairs))[length]
         if width is not None:
-            found[a, b] = mean, width, more["detectable"], len(values)
+            found[a, b] = Contrast(mean, width, more["detectable"], len(values))
     return found
 
 
 def triangle(found):
-    """(names, [(name, its difference to each name before it)], a sentence on what is found in 80% of cases) of what
-    `contrasts` returned. A difference is (row − column, half-width); nothing is known, half-width inf, of a pair
-    without common seeds."""
-    names, rows, detectable = list(dict.fromkeys(name for pair in found for name in pair)), [], {}
+    """(names, [(name, its difference to each name before it)], a sentence on what would be found) of what `contrasts`
+    returned. A difference is (row − column, half-width); nothing is known, half-width inf, of a pair without common
+    seeds."""
+    names, rows, by_seeds = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found])), [], {}
+    unknown = Contrast(0.0, math.inf, math.inf, 0)
     for i, row in enumerate(names[1:], start=1):
-        pairs = (found.get((column, row), (0.0, math.inf)) for column in names[:i])
-        rows.append((row, [(-mean, width) for mean, width, *_ in pairs]))
-    for *_, least, seeds in found.values():
-        detectable.setdefault(seeds, []).append(least)
-    seen = ", ".join(f"{statistics.median_high(each):.3f} with {n} seeds" for n, each in sorted(detectable.items()))
-    return (
-        names,
-        rows,
-        f"In 80% of cases intervals as wide as the median pair's find a difference of {seen}.",
-    )
+        pairs = (found.get((column, row), unknown) for column in names[:i])
+        rows.append((row, [(-pair.difference, pair.half_width) for pair in pairs]))
+    for pair in found.values():
+        by_seeds.setdefault(pair.seeds, []).append(pair.detectable)
+    ranges = {n: dict.fromkeys(f"{end:.2f}" for end in (min(each), max(each))) for n, each in by_seeds.items()}
+    power = ", ".join(f"{' to '.join(ranges[n])} with {n} seeds" for n in sorted(ranges))
+    return names, rows, f"Differences that would be found in 80% of repetitions: {power}."
 
 
 def contrast_table(protocol, found, length):
     """Lines that show the contrasts at a length as a triangle: row − column, where that is decided."""
-    names, rows, seen = triangle(found)
+    names, rows, power = triangle(found)
     wide, what = 2 + max(map(len, names)), f"{protocol.scored} at {length:,}"
     yield f"{what} of the row less that of the column, where its sign is sure for all pairs at once (95%):"
     yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
     for row, differences in rows:
         cells = (f"{mean:+.3f}" if abs(mean) > width else "·" for mean, width in differences)
         yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
-    yield from (seen, "")
+    yield from (power, "")
 
 
 def table(protocol, results, width=96):
@@ -142,7 +148,7 @@ def report(protocol, results, losses, texts, base):
     for length in [*protocol.training_lengths, protocol.shown()[-1]] if seeded else []:
         if found := contrasts(protocol, losses, length):
             print(*contrast_table(protocol, found, length), sep="\n")
-            summary["contrasts"][length] = {f"{a} - {b}": found[a, b] for a, b in found}
+            summary["contrasts"][length] = {f"{a} - {b}": pair._asdict() for (a, b), pair in found.items()}
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     files.write(numbers, json.dumps(summary, indent=1, allow_nan=False))
     protocol.draw(results).savefig(picture, dpi=150 if len(protocol.panels) == 1 else 110)

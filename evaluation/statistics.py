@@ -53,8 +53,8 @@ def text_bands(values, documents, seed, p=0.05):
 
 
 def mean_squares(values, documents):
-    """Of values (seeds, blocks, columns), the mean and how its error divides in a two-way layout of seeds and
-    documents: the mean squares by document, by seed and by both, as (documents, seeds) columns each."""
+    """Of values (seeds, blocks, columns), in a two-way layout of seeds and documents: the mean and the mean squares by
+    document, by seed and by both, (columns,) each, and the numbers of documents and of seeds."""
     mean, parts = by_document(values, documents)
     parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
     k, n, _ = parts.shape
@@ -68,14 +68,13 @@ def mean_squares(values, documents):
 def mean_intervals(values, documents, p=0.05):
     """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals, one for each column by itself, over
     the choice of text and over training: either part of the error has its own quantile of Student's t, and the widths
-    add as squares (after Howe 1974). What seeds and documents have in common counts as the seeds', of which there are
-    fewer, so that seeds that look alike by chance do not narrow the interval. Also returns the standard errors by the
-    text alone and by the seeds alone, and the mean that an interval of that width would tell from 0 in 80% of cases.
-    NaN where there are too few documents."""
+    add as squares (after Howe 1974). Also returns the standard errors by the text alone and by the seeds alone, and the
+    mean that an interval of that width would tell from 0 in 80% of cases. NaN where there are too few documents."""
+    if len(np.unique(documents)) < FEWEST_DOCUMENTS:
+        none = np.full(values.shape[-1], np.nan)
+        return values.mean(axis=(0, 1)), none, dict.fromkeys(("text_se", "seed_se", "detectable"), none)
     mean, by_text, by_seed, both, n, k = mean_squares(values, documents)
-    if n < FEWEST_DOCUMENTS:
-        none = np.full(len(mean), np.nan)
-        return mean, none, dict.fromkeys(("text_se", "seed_se", "detectable"), none)
+    # the interaction stays with the seeds, who are fewer: if they look alike by chance, the interval is not narrower
     text, seed = np.sqrt(np.maximum(by_text - both, 0) / (n * k)), np.sqrt(by_seed / (n * k))
     width, power = (np.hypot(t_quantile(q, n - 1) * text, t_quantile(q, k - 1) * seed) for q in (p, 0.4))
     return mean, width, {"text_se": np.sqrt(by_text / (n * k)), "seed_se": seed, "detectable": width + power}

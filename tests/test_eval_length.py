@@ -12,6 +12,7 @@ import pytest
 import eval_length as E
 from data.prepare import folder_main
 from evaluation.protocols import PROTOCOLS
+from evaluation.report import Contrast, triangle
 from evaluation.windows import window_losses
 from model import SCHEMES
 from run import files
@@ -110,12 +111,21 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
     row = found["rope"]["rows"]["64"]
     assert row["delta"] == pytest.approx(np.mean([rows["64"]["delta"] for rows in found["rope"]["seeds"].values()]))
     assert f"{row['delta']:+.3f} ±{row['band']:.3f}" in out and "Several seeds: ± is a 95% interval" in out
-    difference, width, seen, seeds = read(tmp_path)["contrasts"]["256"]["rope - alibi"]
+    contrast = read(tmp_path)["contrasts"]["256"]["rope - alibi"]
+    difference, width, seen = (contrast[name] for name in ("difference", "half_width", "detectable"))
     assert difference == pytest.approx(found["rope"]["rows"]["256"]["loss"] - found["alibi"]["rows"]["256"]["loss"])
     shown = f"{-difference:+.3f}" if abs(difference) > width else "·"
     [line] = [line for line in out.split("Loss at 256 of the row")[1].splitlines() if line.split()[:1] == ["alibi"]]
     assert line.split() == ["alibi", shown] and seen > width
-    assert f"a difference of {seen:.3f} with 3 seeds." in out and seeds == 3
+    assert f"in 80% of repetitions: {seen:.2f} with 3 seeds." in out and contrast["seeds"] == 3
+
+
+def test_contrasts_with_unlike_seeds_and_a_pair_that_has_none_in_common():
+    found = {("a", "c"): (1.0, 0.5, 0.7, 3), ("b", "c"): (5.0, 0.1, 0.2, 9), ("a", "d"): (0.0, 0.5, 0.4, 3)}
+    names, rows, power = triangle({pair: Contrast(*values) for pair, values in found.items()})
+    assert names == ["a", "b", "c", "d"] and dict(rows)["c"] == [(-1.0, 0.5), (-5.0, 0.1)]
+    assert dict(rows)["b"][0][1] == dict(rows)["d"][2][1] == math.inf
+    assert power.endswith("repetitions: 0.40 to 0.70 with 3 seeds, 0.20 with 9 seeds.")
 
 
 def test_a_text_of_few_documents_has_no_interval_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):

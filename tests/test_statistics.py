@@ -23,21 +23,39 @@ def test_bands_over_text_cover_all_columns_at_once(n, kind, tail, monkeypatch):
 @pytest.mark.parametrize("seeds, seed_sd, both_sd", [(3, 0.2, 0.7), (3, 0.6, 0.2), (9, 0.2, 0.7)])
 def test_intervals_over_text_and_training_cover_each_column_and_all_pairs(seeds, seed_sd, both_sd, tail, monkeypatch):
     monkeypatch.setattr(coverage, "RESAMPLES", 100)
-    (text_alone, _, _, ours), (pairs_by_df, pairs) = coverage.joint_coverage(tail, seeds, seed_sd, both_sd, 300)
+    (text_alone, _, _, ours), (pairs_by_df, pairs) = coverage.joint_coverage(tail, seeds, seed_sd, both_sd, 150)
     assert 0.93 <= ours <= 0.985 and pairs >= 0.93 and text_alone < 0.93
     if seeds == 3:
         assert pairs_by_df < 0.93
 
 
+def test_either_part_of_the_error_has_its_own_quantile():
+    """First text and its interaction with seeds, which is taken from the text's part; then seeds alone."""
+    k, n, rng = 3, 20, np.random.default_rng(0)
+    text, both = rng.standard_normal(n), rng.standard_normal((k, n))
+    both += both.mean() - both.mean(axis=0) - both.mean(axis=1, keepdims=True)
+    by_text = text.var(ddof=1) / n - (both**2).sum() / ((k - 1) * (n - 1)) / (n * k)
+    jackknife = (n / (n - 1)) ** 2  # of documents of one length
+    seeds = np.repeat([[0.0], [1.0], [5.0]], n, axis=1)  # of variance 7
+    for values, df, variance in ((text + both, n - 1, jackknife * by_text), (seeds, k - 1, 7 / k)):
+        _, width, more = mean_intervals(values[..., None], np.arange(n))
+        assert width == pytest.approx(t_quantile(0.05, df) * variance**0.5)
+        assert more["detectable"] == pytest.approx(width + t_quantile(0.4, df) * variance**0.5)
+
+
 def test_the_command_prints_its_tables(capsys):
     assert coverage.main(["--draws=2"]) == 0
     out = capsys.readouterr().out
-    assert out.count("documents, ") == 12 and out.count(" seeds of sd ") == 24 and out.count("%") == 3 + 12 * 3 + 12 * 6
+    assert (
+        out.count("documents, ") == 12 and out.count(" seeds of sd ") == 24 and out.count("%") == 3 + 12 * (3 + 4 + 2)
+    )
 
 
-def test_too_few_documents_have_no_interval():
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [1, FEWEST_DOCUMENTS - 1])
+def test_too_few_documents_have_no_interval(n):
     values = np.random.default_rng(0).standard_normal((3, 50, 1))
-    documents = np.arange(50) % (FEWEST_DOCUMENTS - 1)
+    documents = np.arange(50) % n
     assert np.isnan(text_bands(values[0], documents, 0)[1]).all()
     assert np.isnan(mean_intervals(values, documents)[1]).all()
 

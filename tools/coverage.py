@@ -2,8 +2,9 @@
 
 Documents have effects that their blocks share, with normal or lognormal tails, equal or very unlike sizes, or one
 document with 40% of the blocks. Bands over the text must hold in three columns at once, intervals over text and
-training in each, and those of the differences between eight schemes in all 28 pairs at once. Beside each method that
-evaluation/statistics.py has stand those that it does not have.
+training in each, and those of the differences between eight schemes, one of which differs three times as much from
+seed to seed, in all 28 pairs at once. Beside each method that evaluation/statistics.py has stand those that it does not
+have.
 """
 
 import itertools
@@ -16,10 +17,10 @@ import config
 from evaluation.statistics import by_document, mean_intervals, mean_squares, t_quantile, text_bands
 
 RESAMPLES = 1000  # of the methods for comparison
-BOTH = "Satterthwaite", "Howe"  # of intervals over text and training
+METHODS = "Satterthwaite", "Howe"  # for text and training together
 KINDS, TAILS = ("like", "unlike", "one large"), ("normal", "lognormal")
 SCALE = np.array([0.1, 0.0, 0.8])  # of the columns; the training length, in the middle, has no difference
-UNLIKE = np.array([1, 1, 1, 1, 1, 1, 1, 3.0])  # how much eight schemes differ from seed to seed
+SEED_SPREAD = np.array([1, 1, 1, 1, 1, 1, 1, 3.0])  # how much eight schemes differ from seed to seed
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ def joint_coverage(tail, seeds, seed_sd, both_sd, draws):
     last two."""
     rng, hits, pairs = np.random.default_rng(1), [], []
     documents = documents_of("unlike", 48, rng)
-    one, two = map(list, zip(*itertools.combinations(range(len(UNLIKE)), 2), strict=True))
+    one, two = map(list, zip(*itertools.combinations(range(len(SEED_SPREAD)), 2), strict=True))
     for i in range(draws):
         values = several_runs(documents, tail, seeds, np.full(3, seed_sd), both_sd, rng)
         mean, width, parts = mean_intervals(values, documents)
         _, resampled = resampled_interval(values, documents, i)
         _, by_df = satterthwaite(values, documents)
         hits.append([(abs(mean) <= w).mean() for w in (1.96 * parts["text_se"], resampled, by_df, width)])
-        losses = several_runs(documents, tail, seeds, seed_sd * UNLIKE, both_sd, rng)
+        losses = several_runs(documents, tail, seeds, seed_sd * SEED_SPREAD, both_sd, rng)
         values = losses[..., one] - losses[..., two]
         found = (f(values, documents, 0.05 / len(one)) for f in (satterthwaite, mean_intervals))
         pairs.append([(abs(mean) <= width).all() for mean, width, *_ in found])
@@ -133,14 +134,14 @@ def main(argv):
         for n, kind, tail in texts:
             bands[f"{n} documents, {kind}, {tail}"] = text_coverage(kind, tail, n, cfg.draws)
             bar.update()
-        for tail, seeds, sds in joints:
-            words = "{} seeds of sd {:g}, by documents {:g}, {}".format(seeds, *sds, tail)
-            intervals[words], differences[words] = joint_coverage(tail, seeds, *sds, cfg.draws)
+        for tail, seeds, (seed_sd, both_sd) in joints:
+            label = f"{seeds} seeds of sd {seed_sd:g}, interaction {both_sd:g}, {tail}"
+            intervals[label], differences[label] = joint_coverage(tail, seeds, seed_sd, both_sd, cfg.draws)
             bar.update()
     for title, names, found in (
         ("A 95% band over the text holds", ("by blocks", "by documents", "studentised"), bands),
-        ("A 95% interval over text and training holds", ("text alone", "both resampled", *BOTH), intervals),
-        ("95% intervals of 28 differences all hold", BOTH, differences),
+        ("A 95% interval over text and training holds", ("text alone", "both resampled", *METHODS), intervals),
+        ("95% intervals of 28 differences all hold", METHODS, differences),
     ):
         print(f"{title:46}" + "".join(f"{name:>16}" for name in names))
         for name, shares in found.items():

@@ -206,14 +206,14 @@ def lengths_with_adamw(evidence):
 
 def contrasted(evidence, length, stem="length"):
     protocol, _, losses = evidence.of(BASELINE, stem)
-    names, differences, seen = triangle(contrasts(protocol, dict(in_order(losses)), length))
+    names, differences, power = triangle(contrasts(protocol, dict(in_order(losses)), length))
 
     def show(mean, width):
         text = f"{mean:+.3f} ±{width:.3f}"
         return text if abs(mean) > width else f"({text})" if width < math.inf else ""
 
     rows = ([row, *(show(*d) for d in own), *[""] * (len(names) - 1 - len(own))] for row, own in differences)
-    return [*markdown([f"at {length:,}", *names[:-1]], *rows), "", seen]
+    return [*markdown([f"at {length:,}", *names[:-1]], *rows), "", power]
 
 
 @table
