@@ -90,6 +90,8 @@ CARDS = (
     ("3", "recall at 4 to 16×: none less alibi", pair("recall-none", "recall-alibi", FAR, "recall"), "above", 0.0),
     ("3", "recall at 4 to 16×: none less rope", pair("recall-none", "recall-rope", FAR, "recall"), "above", 0.0),
     ("3a", "the same: alibi less rope", pair("recall-alibi", "recall-rope", FAR, "recall"), "above", 0.0),
+    ("3b", "the same: t5 less none", pair("recall-t5", "recall-none", FAR, "recall"), "above", 0.0),
+    ("3c", "the same: t5 less alibi", pair("recall-t5", "recall-alibi", FAR, "recall"), "above", 0.0),
     ("4", "rope at 4×: linear less untouched", stretched("linear", "none"), "below", 0.0),
     ("5", "rope at 4×: yarn less ntk", stretched("yarn", "ntk"), "below", 0.0),
     ("5", "rope at 4×: ntk less linear", stretched("ntk", "linear"), "below", 0.0),
@@ -104,7 +106,7 @@ CARDS = (
     ("9", "sinusoidal less learnable at 1×", pair("sinusoidal", "learnable", 128), "within", 0.03),
     ("9a", "the same with more text", pair("sinusoidal", "learnable", 128, "length-sliding"), "within", 0.03),
 )
-SEEDS = {"3": 5, "3a": 5}  # that a card asks for, where it is not three
+SEEDS = dict.fromkeys(("3", "3a", "3b", "3c"), 5)  # that a card asks for, where it is not three
 
 SETTINGS = {  # in words -> how the names of its runs begin
     "as above": "", "AdamW": "adamw-", "four times the steps": "long-", "trained at 64 tokens": "t64-",
