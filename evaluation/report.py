@@ -83,31 +83,36 @@ def contrasts(protocol, losses, length):
 
 
 def triangle(found):
-    """(names, [(name, its difference to each name before it)], a sentence on what would be found) of what `contrasts`
-    returned. A difference is (row − column, half-width); nothing is known, half-width inf, of a pair without common
-    seeds."""
-    names, rows, by_seeds = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found])), [], {}
+    """(names, [(name, its difference to each name before it)]) of what `contrasts` returned. A difference is (row −
+    column, half-width); nothing is known, half-width inf, of a pair without common seeds."""
+    names, rows = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found])), []
     unknown = Contrast(0.0, math.inf, math.inf, 0)
     for i, row in enumerate(names[1:], start=1):
         pairs = (found.get((column, row), unknown) for column in names[:i])
         rows.append((row, [(-pair.difference, pair.half_width) for pair in pairs]))
-    for pair in found.values():
-        by_seeds.setdefault(pair.seeds, []).append(pair.detectable)
-    ranges = {n: dict.fromkeys(f"{end:.2f}" for end in (min(each), max(each))) for n, each in by_seeds.items()}
-    power = ", ".join(f"{' to '.join(ranges[n])} with {n} seeds" for n in sorted(ranges))
-    return names, rows, f"Differences that would be found in 80% of repetitions: {power}."
+    return names, rows
+
+
+def power(found):
+    """A sentence on what would be found, by the number of seeds, of what `contrasts` returned."""
+    parts = []
+    for n in sorted({pair.seeds for pair in found.values()}):
+        each = [pair.detectable for pair in found.values() if pair.seeds == n]
+        least, most = f"{min(each):.2f}", f"{max(each):.2f}"
+        parts.append(f"{least if least == most else f'{least} to {most}'} with {n} seeds")
+    return f"Differences that would be found in 80% of repetitions: {', '.join(parts)}."
 
 
 def contrast_table(protocol, found, length):
     """Lines that show the contrasts at a length as a triangle: row − column, where that is decided."""
-    names, rows, power = triangle(found)
+    names, rows = triangle(found)
     wide, what = 2 + max(map(len, names)), f"{protocol.scored} at {length:,}"
     yield f"{what} of the row less that of the column, where its sign is sure for all pairs at once (95%):"
     yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
     for row, differences in rows:
         cells = (f"{mean:+.3f}" if abs(mean) > width else "·" for mean, width in differences)
         yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
-    yield from (power, "")
+    yield from (power(found), "")
 
 
 def table(protocol, results, width=96):

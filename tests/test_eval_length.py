@@ -12,7 +12,7 @@ import pytest
 import eval_length as E
 from data.prepare import folder_main
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import Contrast, triangle
+from evaluation.report import Contrast, power, triangle
 from evaluation.windows import window_losses
 from model import SCHEMES
 from run import files
@@ -122,10 +122,11 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
 
 def test_contrasts_with_unlike_seeds_and_a_pair_that_has_none_in_common():
     found = {("a", "c"): (1.0, 0.5, 0.7, 3), ("b", "c"): (5.0, 0.1, 0.2, 9), ("a", "d"): (0.0, 0.5, 0.4, 3)}
-    names, rows, power = triangle({pair: Contrast(*values) for pair, values in found.items()})
+    found = {pair: Contrast(*values) for pair, values in found.items()}
+    names, rows = triangle(found)
     assert names == ["a", "b", "c", "d"] and dict(rows)["c"] == [(-1.0, 0.5), (-5.0, 0.1)]
     assert dict(rows)["b"][0][1] == dict(rows)["d"][2][1] == math.inf
-    assert power.endswith("repetitions: 0.40 to 0.70 with 3 seeds, 0.20 with 9 seeds.")
+    assert power(found).endswith("repetitions: 0.40 to 0.70 with 3 seeds, 0.20 with 9 seeds.")
 
 
 def test_a_text_of_few_documents_has_no_interval_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):

@@ -19,7 +19,7 @@ import numpy as np
 import config
 from evaluation.protocols import PROTOCOLS
 from evaluation.recall import GUESSES
-from evaluation.report import contrasts, pool_seeds, triangle
+from evaluation.report import contrasts, pool_seeds, power, triangle
 from model import SCHEMES
 from run import checkpoint as checkpoints
 from run import files
@@ -206,14 +206,15 @@ def lengths_with_adamw(evidence):
 
 def contrasted(evidence, length, stem="length"):
     protocol, _, losses = evidence.of(BASELINE, stem)
-    names, differences, power = triangle(contrasts(protocol, dict(in_order(losses)), length))
+    found = contrasts(protocol, dict(in_order(losses)), length)
+    names, differences = triangle(found)
 
     def show(mean, width):
         text = f"{mean:+.3f} ±{width:.3f}"
         return text if abs(mean) > width else f"({text})" if width < math.inf else ""
 
     rows = ([row, *(show(*d) for d in own), *[""] * (len(names) - 1 - len(own))] for row, own in differences)
-    return [*markdown([f"at {length:,}", *names[:-1]], *rows), "", power]
+    return [*markdown([f"at {length:,}", *names[:-1]], *rows), "", power(found)]
 
 
 @table
