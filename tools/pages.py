@@ -280,6 +280,29 @@ def entropies(evidence):
     return markdown(["", *(f"{n:,}" for n in shown)], *rows)
 
 
+@table
+def spread(evidence):
+    """How far T5's attention spreads, and what it loses, by setting; and among the seeds of the baseline."""
+    lines = []
+    for words, prefix in SETTINGS.items():
+        try:
+            r = evidence.of(rf"{prefix}t5(-\d+)?")[1][f"{prefix}t5"]
+        except NotMeasured:
+            continue
+        first, last = (r["rows"][times * r["training_length"]] for times in (1, 16))
+        entropies = (cell(row, "entropy", "entropy_band", "{:.2f}") for row in (first, last))
+        lines.append((last["entropy"] - first["entropy"], [words, seeds(r), *entropies, cell(last)]))
+    each = evidence.of(r"t5(-\d+)?")[1]["t5"]["seeds"].values()
+    growths = [rows[2048]["entropy"] - rows[128]["entropy"] for rows in each]
+    ranks = (np.argsort(np.argsort(values)) for values in (growths, [rows[2048]["delta"] for rows in each]))
+    return [
+        *markdown(["t5", "seeds", "entropy at 1×", "entropy at 16×", "Δ at 16×"], *(line for _, line in sorted(lines))),
+        "",
+        f"Rank correlation of the entropy's growth and Δ among the {len(each)} seeds as above: "
+        f"{np.corrcoef(*ranks)[0, 1]:.2f}.",
+    ]
+
+
 SIZES = {"sinusoidal": "sinusoidal_size", "learnable": "pos_init", "t5": "t5_size", "transformer_xl": "pos_init"}
 
 
@@ -327,7 +350,7 @@ def context(evidence):
 
 @table
 def window(evidence):
-    last = evidence.of(BASELINE, "length-window128")[1]
+    last = evidence.of(rf"(long-)?{BASELINE}", "length-window128")[1]
     every = evidence.of("|".join(last) + "".join(f"|{n}" for r in last.values() for n in r.get("seeds", ())))[1]
     rows = ([name, seeds(r), cell(every[name]["rows"][2048]), cell(r["rows"][2048])] for name, r in in_order(last))
     return markdown(["Δ at 2,048", "seeds", "all keys", "last 128 keys"], *rows)
