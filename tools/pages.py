@@ -152,6 +152,10 @@ def level(row):
     return cell(row, "loss", "level", "{:.3f}")
 
 
+def entropy(row):
+    return cell(row, "entropy", "entropy_band", "{:.2f}")
+
+
 def in_order(named, prefix=""):
     """In the order of model.py; what is none of its schemes stands last."""
     places = {prefix + name: i for i, name in enumerate(SCHEMES)}
@@ -273,10 +277,7 @@ def cards(evidence):
 @table
 def entropies(evidence):
     shown = (128, *PAST)
-    rows = (
-        [name, *(cell(r["rows"][n], "entropy", "entropy_band", "{:.2f}") for n in shown)]
-        for name, r in in_order(evidence.of(BASELINE)[1])
-    )
+    rows = ([name, *(entropy(r["rows"][n]) for n in shown)] for name, r in in_order(evidence.of(BASELINE)[1]))
     return markdown(["", *(f"{n:,}" for n in shown)], *rows)
 
 
@@ -290,8 +291,8 @@ def spread(evidence):
         except NotMeasured:
             continue
         first, last = (r["rows"][times * r["training_length"]] for times in (1, 16))
-        entropies = (cell(row, "entropy", "entropy_band", "{:.2f}") for row in (first, last))
-        lines.append((last["entropy"] - first["entropy"], [words, seeds(r), *entropies, cell(last)]))
+        growth = last["entropy"] - first["entropy"]
+        lines.append((growth, [words, seeds(r), entropy(first), entropy(last), cell(last)]))
     each = evidence.of(r"t5(-\d+)?")[1]["t5"]["seeds"].values()
     growths = [rows[2048]["entropy"] - rows[128]["entropy"] for rows in each]
     ranks = (np.argsort(np.argsort(values)) for values in (growths, [rows[2048]["delta"] for rows in each]))
