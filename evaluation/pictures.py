@@ -14,7 +14,7 @@ def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
     """A figure and its axes, side by side. width and height: of each, in inches."""
     from matplotlib.figure import Figure  # 0.7 s, so only where it is used
 
-    figure = Figure(figsize=(width * columns, height), layout="constrained")
+    figure = Figure(figsize=(width * columns, height), dpi=150 if columns == 1 else 110, layout="constrained")
     if title:
         figure.suptitle(title)
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]

@@ -41,7 +41,6 @@ class Protocol:
     columns = "Δ to the training length with its 95% band"  # what stands in a cell after the loss
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     title = "Loss as the context grows {past}"
-    pools_seeds = True  # runs that differ in their seed alone become one
     apart = 1.0  # horizontal offset between the lines of a picture, as a factor, where they would hide each other
     identity = {}  # a definition in words: changing it makes saved losses invalid
 

@@ -30,8 +30,7 @@ def pool_seeds(protocol, measured):
     groups, seen = {}, set()
     for name, (experiment, _, result) in measured.items():
         run = experiment, result["seed"]
-        alone = run in seen or not protocol.pools_seeds
-        groups.setdefault(name if alone else experiment, []).append(name)
+        groups.setdefault(name if run in seen else experiment, []).append(name)
         seen.add(run)
     results, losses = {}, {}
     for names in groups.values():
@@ -48,8 +47,11 @@ def pool_seeds(protocol, measured):
 
 
 def pooled(each):
-    """What is known about several runs on the same text, with the runs as the first dimension of their losses."""
+    """What is known about several runs on the same text, with the runs as the first dimension of their losses.
+    ValueError unless all scored the same blocks."""
     first, *others = each
+    if not all(np.array_equal(first.get("ends"), other.get("ends")) for other in others):
+        raise ValueError("seeds of one experiment did not score the same blocks: evaluate them together")
     common = set(first).intersection(*others) - {"key", "lengths", *TARGETS}
     return {key: np.stack([found[key] for found in each]) for key in common} | {
         key: first[key] for key in TARGETS if key in first
@@ -150,12 +152,12 @@ def report(protocol, results, losses, texts, base):
     print("", *protocol.heading(texts, seeded), "", table(protocol, results), sep="\n")
     summary = {"protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": texts, "runs": results, "contrasts": {}}
-    for length in [*protocol.training_lengths, protocol.shown()[-1]] if seeded else []:
+    for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]) if seeded else ():
         if found := contrasts(protocol, losses, length):
             print(*contrast_table(protocol, found, length), sep="\n")
             summary["contrasts"][length] = {f"{a} - {b}": pair._asdict() for (a, b), pair in found.items()}
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     files.write(numbers, json.dumps(summary, indent=1, allow_nan=False))
-    protocol.draw(results).savefig(picture, dpi=150 if len(protocol.panels) == 1 else 110)
+    protocol.draw(results).savefig(picture)
     print(f"picture   {picture}\nnumbers   {numbers}; each block's loss: .npz files in the run folders")
     return picture

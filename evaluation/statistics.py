@@ -20,23 +20,24 @@ def t_quantile(p, df):
 
 def by_document(values, documents):
     """Mean of values (…, blocks, columns) over blocks, and each document's part in its error, (…, documents, columns),
-    as if there were as many documents without it: the jackknife's, which sees what one large document decides alone."""
+    as if there were as many documents without it: what one large document decides alone is seen, as by the jackknife,
+    whose standard error is (n − 1)/n of that of these parts."""
     distinct, ids = np.unique(documents, return_inverse=True)
     sums = np.zeros((*values.shape[:-2], len(distinct), values.shape[-1]))
     np.add.at(np.moveaxis(sums, -2, 0), ids, np.moveaxis(values, -2, 0))
     counts = np.bincount(ids)[:, None]
     mean = values.mean(axis=-2)
-    return mean, (sums - counts * mean[..., None, :]) / counts.mean() / np.maximum(1 - counts / counts.sum(), 1e-9)
+    return mean, (sums - counts * mean[..., None, :]) / counts.mean() / (1 - counts / counts.sum())
 
 
 def text_bands(values, documents, seed, p=0.05):
     """Means of values (blocks, columns), and half-widths of a 1 − p band that holds in all columns at once, over the
     choice of text: the bootstrap's max-t over documents, each draw over its own standard error (Hall 1992). The widths
     are NaN where there are too few documents."""
+    if len(np.unique(documents)) < FEWEST_DOCUMENTS:
+        return values.mean(axis=0), np.full(values.shape[-1], np.nan)
     mean, parts = by_document(values, documents)
     n = len(parts)
-    if n < FEWEST_DOCUMENTS:
-        return mean, np.full(len(mean), np.nan)
     se = np.sqrt((parts**2).sum(axis=0) / (n * (n - 1)))
     moved = se > 0  # at the training length itself every difference is 0
     if not moved.any():
@@ -56,11 +57,10 @@ def mean_squares(values, documents):
     """Of values (seeds, blocks, columns), in a two-way layout of seeds and documents: the mean and the mean squares by
     document, by seed and by both, (columns,) each, and the numbers of documents and of seeds."""
     mean, parts = by_document(values, documents)
-    parts = parts + (mean - mean.mean(axis=0))[:, None]  # about the mean over all
     k, n, _ = parts.shape
     total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
     by_text = k * ((texts - total) ** 2).sum(axis=0) / (n - 1)
-    by_seed = n * ((seeds - total) ** 2).sum(axis=0) / (k - 1)
+    by_seed = n * mean.var(axis=0, ddof=1)  # not that of `seeds`, whose documents do not count by their sizes
     both = ((parts - seeds[:, None] - texts + total) ** 2).sum(axis=(0, 1)) / ((k - 1) * (n - 1))
     return mean.mean(axis=0), by_text, by_seed, both, n, k
 

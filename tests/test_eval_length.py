@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 import os
@@ -5,14 +6,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import eval_length as E
 from data.prepare import folder_main
-from evaluation.protocols import PROTOCOLS
-from evaluation.report import Contrast, power, triangle
+from evaluation.protocols import PROTOCOLS, Protocol
+from evaluation.report import Contrast, contrasts, pooled, power, triangle
 from evaluation.windows import window_losses
 from model import SCHEMES
 from run import files
@@ -120,7 +122,26 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
     assert f"in 80% of repetitions: {seen:.2f} with 3 seeds." in out and contrast["seeds"] == 3
 
 
-def test_contrasts_with_unlike_seeds_and_a_pair_that_has_none_in_common():
+def test_contrasts_are_over_the_seeds_that_both_have_and_hold_for_all_pairs_at_once():
+    rng, known = np.random.default_rng(0), {"documents": np.repeat(np.arange(50), 4), "ends": np.arange(200)}
+    text, seeds = rng.normal(1, 0.3, 200), {"a": range(9), "b": range(3), "c": range(2, 5), "d": [9, 10]}
+    losses = {name: {s: known | {8: text + rng.normal(0, 0.02, 200)} for s in of} for name, of in seeds.items()}
+    losses["elsewhere"] = {s: run | {"ends": np.arange(1, 201)} for s, run in losses["a"].items()}
+    protocol = SimpleNamespace(losses=lambda run: run, seed=0)
+    protocol.bands = functools.partial(Protocol.bands, protocol)
+    found, alone = (contrasts(protocol, {name: losses[name] for name in of}, 8) for of in (losses, "ab"))
+    assert {pair: contrast.seeds for pair, contrast in found.items()} == {("a", "b"): 3, ("a", "c"): 3}
+    assert found["a", "b"].difference == alone["a", "b"].difference
+    assert found["a", "b"].half_width > 1.2 * alone["a", "b"].half_width
+
+
+def test_seeds_that_scored_unlike_blocks_are_not_pooled():
+    one, two = ({"8": np.zeros(3), "ends": np.arange(3) + first} for first in (0, 1))
+    with pytest.raises(ValueError, match="seeds of one experiment did not score the same blocks"):
+        pooled([one, two])
+
+
+def test_a_triangle_of_contrasts_has_gaps():
     found = {("a", "c"): (1.0, 0.5, 0.7, 3), ("b", "c"): (5.0, 0.1, 0.2, 9), ("a", "d"): (0.0, 0.5, 0.4, 3)}
     found = {pair: Contrast(*values) for pair, values in found.items()}
     names, rows = triangle(found)

@@ -20,10 +20,15 @@ def test_bands_over_text_cover_all_columns_at_once(n, kind, tail, monkeypatch):
 
 
 @pytest.mark.parametrize("tail", coverage.TAILS)
-@pytest.mark.parametrize("seeds, seed_sd, both_sd", [(3, 0.2, 0.7), (3, 0.6, 0.2), (9, 0.2, 0.7)])
-def test_intervals_over_text_and_training_cover_each_column_and_all_pairs(seeds, seed_sd, both_sd, tail, monkeypatch):
+@pytest.mark.parametrize(
+    "kind, seeds, seed_sd, both_sd",
+    [("unlike", 3, 0.2, 0.7), ("unlike", 3, 0.6, 0.2), ("unlike", 9, 0.2, 0.7), ("one large", 3, 0.2, 0.7)],
+)
+def test_intervals_over_text_and_training_cover_each_column_and_all_pairs(
+    kind, seeds, seed_sd, both_sd, tail, monkeypatch
+):
     monkeypatch.setattr(coverage, "RESAMPLES", 100)
-    (text_alone, _, _, ours), (pairs_by_df, pairs) = coverage.joint_coverage(tail, seeds, seed_sd, both_sd, 150)
+    (text_alone, _, _, ours), (pairs_by_df, pairs) = coverage.joint_coverage(kind, tail, seeds, seed_sd, both_sd, 150)
     assert 0.93 <= ours <= 0.985 and pairs >= 0.93 and text_alone < 0.93
     if seeds == 3:
         assert pairs_by_df < 0.93
@@ -43,11 +48,28 @@ def test_either_part_of_the_error_has_its_own_quantile():
         assert more["detectable"] == pytest.approx(width + t_quantile(0.4, df) * variance**0.5)
 
 
+def test_what_seeds_add_is_the_variance_of_their_means_however_unlike_the_documents():
+    """One document holds two of three blocks. First all seeds have one mean, then their means are 0, 1 and 5."""
+    documents = np.repeat(np.arange(21), [40, *[1] * 20])
+    large = np.where(documents == 0, 1.0, -2.0)  # of mean 0
+    for means, by_seed in (((0, 0, 0), 0.0), ((0, 1, 5), 7 / 3)):
+        values = np.outer((3, 0, -3), large) + np.array(means)[:, None]
+        assert mean_intervals(values[..., None], documents)[2]["seed_se"] ** 2 == pytest.approx(by_seed)
+
+
+@pytest.mark.parametrize("tail", coverage.TAILS)
+def test_noise_has_the_variance_that_it_says(tail):
+    values = coverage.noise(tail, np.random.default_rng(0), 1_000_000)
+    assert abs(values.mean()) < 0.01 and values.std() == pytest.approx(1, abs=0.01)
+
+
 def test_the_command_prints_its_tables(capsys):
     assert coverage.main(["--draws=2"]) == 0
     out = capsys.readouterr().out
     assert (
-        out.count("documents, ") == 12 and out.count(" seeds of sd ") == 24 and out.count("%") == 3 + 12 * (3 + 4 + 2)
+        out.count("documents, ") == 12
+        and out.count(" seeds of sd ") == 48
+        and out.count("%") == 3 + 12 * 3 + 24 * (4 + 2)
     )
 
 

@@ -88,6 +88,8 @@ class Evidence:
             with np.load(path) as saved:
                 found = dict(saved)
             key, settings = json.loads(str(found["key"])), run["settings"]
+            if key["checkpoint"] != run["weights"]:
+                raise ValueError(f"{path} is of other weights than run.json: evaluate the run, and take it over again")
             kind = PROTOCOLS[key["protocol"]]
             asked = {k: key[k] for k in ("blocks", "block_tokens") if k == "blocks" or k in kind.options}
             given = {"threshold": 0.1, "block_tokens": 0, "seed": key["seed"]} | asked
@@ -140,7 +142,7 @@ def markdown(*rows):
 
 
 def within(value, band):
-    return value if band is None else f"{value} ±{band:.3f}"
+    return value if band is None or math.isnan(band) else f"{value} ±{band:.3f}"
 
 
 def cell(row, key="delta", band="band", form="{:+.3f}"):
@@ -166,13 +168,13 @@ def seeds(result):
     return str(len(result.get("seeds", "1")))
 
 
-def changes(named, lengths=PAST):
-    """A line for each {name: result}: the loss at the training length, and the changes at the lengths."""
-    rows = [
-        [name, seeds(r), level(r["rows"][r["training_length"]]), *(cell(r["rows"][n]) for n in lengths)]
+def changes(named):
+    """A line for each (name, result): the loss at the training length, and the changes past it."""
+    rows = (
+        [name, seeds(r), level(r["rows"][r["training_length"]]), *(cell(r["rows"][n]) for n in PAST)]
         for name, r in named
-    ]
-    return markdown(["", "seeds", "at the training length", *(f"Δ at {n:,}" for n in lengths)], *rows)
+    )
+    return markdown(["", "seeds", "at the training length", *(f"Δ at {n:,}" for n in PAST)], *rows)
 
 
 IN_A_LINE = {
@@ -466,7 +468,7 @@ def main(argv):
         print(root / name)
     for name, (protocol, results) in pictures(evidence).items():
         path = root / "docs" / f"{name}.png"
-        protocol.draw(results).savefig(path, dpi=150 if len(protocol.panels) == 1 else 110)
+        protocol.draw(results).savefig(path)
         print(path)
     return 0
 
