@@ -143,9 +143,9 @@ def main(argv):
         ("A 95% interval over text and training holds", ("text alone", "both resampled", *METHODS), intervals),
         ("95% intervals of 28 differences all hold", METHODS, differences),
     ):
-        print(f"{title:52}" + "".join(f"{name:>16}" for name in names))
+        print(f"{title:55}" + "".join(f"{name:>16}" for name in names))
         for name, shares in found.items():
-            print(f"{name:52}" + "".join(f"{share:16.1%}" for share in shares))
+            print(f"{name:55}" + "".join(f"{share:16.1%}" for share in shares))
         print()
     return 0
 
