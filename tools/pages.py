@@ -285,24 +285,29 @@ def entropies(evidence):
 
 @table
 def spread(evidence):
-    """How far T5's attention spreads, and what it loses, by setting; and among the seeds of the baseline."""
-    lines = []
+    """How far T5's attention spreads, and what it loses, by setting; and how the two go together over models."""
+    lines, models = [], []  # a model: (setting, growth of the entropy, Δ)
     for words, prefix in SETTINGS.items():
         try:
             r = evidence.of(rf"{prefix}t5(-\d+)?")[1][f"{prefix}t5"]
         except NotMeasured:
             continue
-        first, last = (r["rows"][times * r["training_length"]] for times in (1, 16))
+        one, far = r["training_length"], 16 * r["training_length"]
+        first, last = r["rows"][one], r["rows"][far]
         growth = last["entropy"] - first["entropy"]
         lines.append((growth, [words, seeds(r), entropy(first), entropy(last), cell(last)]))
-    each = evidence.of(r"t5(-\d+)?")[1]["t5"]["seeds"].values()
-    growths = [rows[2048]["entropy"] - rows[128]["entropy"] for rows in each]
-    ranks = (np.argsort(np.argsort(values)) for values in (growths, [rows[2048]["delta"] for rows in each]))
+        for rows in r.get("seeds", {"": r["rows"]}).values():
+            models.append((words, rows[far]["entropy"] - rows[one]["entropy"], rows[far]["delta"]))
+
+    def correlation(of):
+        return np.corrcoef([np.argsort(np.argsort(values)) for values in list(zip(*of, strict=True))[1:]])[0, 1]
+
+    own = [model for model in models if model[0] == "as above"]
     return [
         *markdown(["t5", "seeds", "entropy at 1×", "entropy at 16×", "Δ at 16×"], *(line for _, line in sorted(lines))),
         "",
-        f"Rank correlation of the entropy's growth and Δ among the {len(each)} seeds as above: "
-        f"{np.corrcoef(*ranks)[0, 1]:.2f}.",
+        f"Rank correlation of the entropy's growth and Δ: {correlation(own):.2f} among the {len(own)} models as above, "
+        f"{correlation(models):.2f} among all {len(models)}.",
     ]
 
 
