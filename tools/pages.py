@@ -283,31 +283,35 @@ def entropies(evidence):
     return markdown(["", *(f"{n:,}" for n in shown)], *rows)
 
 
+def growth(rows, trained):
+    """How much the entropy of attention and the loss grow from the training length to sixteen times it."""
+    return rows[16 * trained]["entropy"] - rows[trained]["entropy"], rows[16 * trained]["delta"]
+
+
+def rank_correlation(pairs):
+    """Spearman's, of pairs without ties."""
+    return np.corrcoef(np.argsort(np.argsort(pairs, axis=0), axis=0), rowvar=False)[0, 1]
+
+
 @table
 def spread(evidence):
     """How far T5's attention spreads, and what it loses, by setting; and how the two go together over models."""
-    lines, models = [], []  # a model: (setting, growth of the entropy, Δ)
+    lines, models = [], {}
     for words, prefix in SETTINGS.items():
         try:
             r = evidence.of(rf"{prefix}t5(-\d+)?")[1][f"{prefix}t5"]
         except NotMeasured:
             continue
-        one, far = r["training_length"], 16 * r["training_length"]
-        first, last = r["rows"][one], r["rows"][far]
-        growth = last["entropy"] - first["entropy"]
-        lines.append((growth, [words, seeds(r), entropy(first), entropy(last), cell(last)]))
-        for rows in r.get("seeds", {"": r["rows"]}).values():
-            models.append((words, rows[far]["entropy"] - rows[one]["entropy"], rows[far]["delta"]))
-
-    def correlation(of):
-        return np.corrcoef([np.argsort(np.argsort(values)) for values in list(zip(*of, strict=True))[1:]])[0, 1]
-
-    own = [model for model in models if model[0] == "as above"]
+        rows, trained = r["rows"], r["training_length"]
+        first, last = rows[trained], rows[16 * trained]
+        lines.append((growth(rows, trained), [words, seeds(r), entropy(first), entropy(last), cell(last)]))
+        models[words] = [growth(each, trained) for each in r.get("seeds", {"": rows}).values()]
+    own, every = models["as above"], sum(models.values(), [])
     return [
         *markdown(["t5", "seeds", "entropy at 1×", "entropy at 16×", "Δ at 16×"], *(line for _, line in sorted(lines))),
         "",
-        f"Rank correlation of the entropy's growth and Δ: {correlation(own):.2f} among the {len(own)} models as above, "
-        f"{correlation(models):.2f} among all {len(models)}.",
+        f"Rank correlation of the entropy's growth and Δ: {rank_correlation(own):.2f} among the {len(own)} models as "
+        f"above, {rank_correlation(every):.2f} among all {len(every)}.",
     ]
 
 
