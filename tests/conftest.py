@@ -138,3 +138,12 @@ def few_documents(monkeypatch):
     """Lets texts of two documents have intervals."""
     for module in ("statistics", "protocols"):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
+
+
+def plain_protocol():
+    """A protocol with intervals, for which a run's losses are simply what is known of it."""
+    from evaluation.protocols import Protocol
+
+    protocol = types.SimpleNamespace(losses=lambda run: run, seed=0)
+    protocol.bands = functools.partial(Protocol.bands, protocol)
+    return protocol

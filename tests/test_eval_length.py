@@ -1,4 +1,3 @@
-import functools
 import json
 import math
 import os
@@ -6,14 +5,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import plain_protocol
 
 import eval_length as E
 from data.prepare import folder_main
-from evaluation.protocols import PROTOCOLS, Protocol
+from evaluation.protocols import PROTOCOLS
 from evaluation.report import Contrast, contrasts, pooled, power, triangle
 from evaluation.windows import window_losses
 from model import SCHEMES
@@ -127,8 +126,7 @@ def test_contrasts_are_over_the_seeds_that_both_have_and_hold_for_all_pairs_at_o
     text, seeds = rng.normal(1, 0.3, 200), {"a": range(9), "b": range(3), "c": range(2, 5), "d": [9, 10]}
     losses = {name: {s: known | {8: text + rng.normal(0, 0.02, 200)} for s in of} for name, of in seeds.items()}
     losses["elsewhere"] = {s: run | {"ends": np.arange(1, 201)} for s, run in losses["a"].items()}
-    protocol = SimpleNamespace(losses=lambda run: run, seed=0)
-    protocol.bands = functools.partial(Protocol.bands, protocol)
+    protocol = plain_protocol()
     found, alone = (contrasts(protocol, {name: losses[name] for name in of}, 8) for of in (losses, "ab"))
     assert {pair: contrast.seeds for pair, contrast in found.items()} == {("a", "b"): 3, ("a", "c"): 3}
     assert found["a", "b"].difference == alone["a", "b"].difference

@@ -1,6 +1,5 @@
 """README, docs/results.md and docs/replications.md show what docs/evidence holds, and nothing else."""
 
-import functools
 import json
 import re
 import shutil
@@ -8,10 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, plain_protocol
 
 import eval_length
-from evaluation.protocols import Protocol
 from tools import claims, pages
 
 
@@ -83,12 +81,10 @@ def planted(seeds):
     runs = {name: {s: {8: b + by + rng.normal(0, noise, 200), 16: b} | known for s in range(seeds)}
             for name, by, noise in (("a", 0.1, 0.02), ("b", 0.0, 0.02), ("c", 0.1, 2.0))}  # fmt: skip
     runs["elsewhere"] = {0: runs["a"][0] | {"ends": np.arange(1, 201)}}
-    protocol = SimpleNamespace(losses=lambda run: run, seed=0)
-    protocol.bands = functools.partial(Protocol.bands, protocol)
 
     def of(pattern, stem):
         assert [bool(re.fullmatch(pattern, name)) for name in ("a-1", "a-b")] == [pattern.startswith("a"), False]
-        return protocol, None, runs
+        return plain_protocol(), None, runs
 
     return SimpleNamespace(of=of)
 
