@@ -184,7 +184,7 @@ IN_A_LINE = {
     "rope": "breaks at twice the length; its mean climbs with every doubling",
     "alibi": "flat",
     "t5": "nearly flat: one to three hundredths up",
-    "transformer_xl": "holds at twice the length, climbs at eight times; its steps take a fifth longer in float32",
+    "transformer_xl": "holds at twice the length, climbs at eight times; its steps take 15 to 20% longer in float32",
     "rope_nope": "RoPE and a window in three of four layers: flat, or nearly",
 }
 
