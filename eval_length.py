@@ -28,6 +28,7 @@ from evaluation.windows import Subject
 from run import checkpoint as checkpoints
 from run import files
 from run.checkpoint import Checkpoint, Overrides
+from run.script import script
 from run.device import pick_device, pick_dtype
 from run.tracking import WANDB_MODES, Wandb, format_seconds, stamp
 
@@ -260,4 +261,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

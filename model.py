@@ -579,6 +579,14 @@ class GPT(nn.Module):
         self.pos.init_weights(torch.Generator().manual_seed(seed + 1))
         self.no_pos = PositionScheme(config)  # for the layers that pos_pattern leaves out
 
+    def n_params(self):
+        return sum(p.numel() for p in self.parameters())
+
+    def flops_per_token(self):
+        """6 per weight that multiplies plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311)."""
+        c = self.config
+        return 6 * sum(p.numel() for p in self.transformer.parameters()) + 12 * c.n_layer * c.n_embd * c.block_size
+
     def override(self, config):
         """Changes the window, the patterns or the scheme's options in place; the weights stay. Returns the model."""
         pos = SCHEMES[config.pos_scheme](config).to(self.lm_head.weight)  # its device and dtype

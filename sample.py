@@ -15,6 +15,7 @@ import config
 import data
 from run import checkpoint as checkpoints
 from run.checkpoint import Overrides
+from run.script import script
 from run.device import autocast, pick_device, pick_dtype
 
 MOST_BYTES, MOST_SAMPLES = 10_000_000, 10_000  # of a prompt; of one call
@@ -102,4 +103,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

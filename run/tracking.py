@@ -1,6 +1,7 @@
 """How a person follows a run: metrics.jsonl, progress lines and wandb."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 from subprocess import PIPE
 
-from config import silence_stdout
+from run.script import silence_stdout
 from run import files
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
@@ -39,6 +40,24 @@ class RunLog:
             kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
             files.write(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
 
+    @classmethod
+    def open(cls, cfg, world, segment, step):
+        """The log of a run that begins after `step`. A new run first clears away what another left in its folder. Only
+        the first process prints and writes."""
+        if not world.is_first:
+            return cls()
+        folder = Path(cfg.out_dir)
+        group = cfg.wandb_group or Path(cfg.dataset).name
+        id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # no id is ever used twice
+        axes = {"train": "step", "val": "step"}
+        tracker = Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", dataclasses.asdict(cfg), axes)
+        if segment == 0 and cfg.overwrite:
+            for name in ("latest.pt", "best.pt", "metrics.jsonl"):
+                (folder / name).unlink(missing_ok=True)
+        elif segment == 0 and (folder / "metrics.jsonl").is_file():  # of a run that ended before its first checkpoint
+            (folder / "metrics.jsonl").replace(folder / f"metrics-{stamp()}.jsonl")
+        return cls(folder, step, tracker)
+
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
         if self.folder:
@@ -64,6 +83,36 @@ class RunLog:
         if self.folder:
             self.tracker.summary(summary)
             self.say(self.tracker.finish())
+
+
+class Pace:
+    """How fast steps are done: tokens a second, the share of the peak that they use, and the time left."""
+
+    def __init__(self, step, last, tokens, flops, peak):
+        """From `step` to `last`, steps of so many tokens and FLOPs, where `peak` FLOP/s would be possible."""
+        self.first, self.last, self.tokens, self.mfu = step, last, tokens, flops / tokens / peak
+        self.begin = time.perf_counter()
+        self.restart(step)
+
+    def restart(self, step):
+        """Leaves out what was done since the last step: an evaluation, say."""
+        self.step, self.at = step, time.perf_counter()
+
+    def row(self, step):
+        rate = (step - self.step) * self.tokens / (time.perf_counter() - self.at)
+        return {"train/tokens_per_s": rate, "train/mfu": rate * self.mfu}
+
+    def seconds(self):
+        return time.perf_counter() - self.begin
+
+    def line(self, step, row):
+        """A row in words."""
+        val = f" | val {row['val/loss']:.4f}" if "val/loss" in row else ""
+        left = self.seconds() / (step - self.first) * (self.last - step)
+        return (
+            f"step {step}/{self.last} | train {row['train/loss']:.4f}{val} | lr {row['train/lr']:.1e} | "
+            f"{row['train/tokens_per_s'] / 1e3:.1f}k tok/s | {row['train/mfu']:.0%} MFU | {format_seconds(left)} left"
+        )
 
 
 def format_seconds(seconds):

@@ -1,5 +1,6 @@
 """The processes that train together: one alone, or torchrun's."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -76,6 +77,21 @@ class World:
         total = torch.tensor(float(value), device=self.device)
         dist.all_reduce(total)
         return total.item()
+
+    def share_rows(self, batch_size, micro_steps):
+        """The rows of a step, and this process's part of them, a range for each of its micro-steps. ValueError where they
+        do not divide."""
+        rows, mine = batch_size * micro_steps, -(-micro_steps // self.size)
+        each, odd = divmod(rows, self.size * mine)
+        if odd:
+            parts = f"{self.size} processes × {mine} micro-steps"
+            raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {parts}")
+        first = self.rank * mine * each
+        return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
+
+    def exchange(self, model, last):
+        """Around a micro-step: gradients are exchanged after the last one of a step."""
+        return contextlib.nullcontext() if self.size == 1 or last else model.no_sync()
 
     def wrap(self, model):
         """The model, made to average its gradients over the processes."""

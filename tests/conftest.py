@@ -119,13 +119,13 @@ def trained(dataset, tmp_path_factory):
 @pytest.fixture
 def refused(monkeypatch, capsys):
     """refused(main, argument, …): the one line that a script says before it exits with status 2."""
-    import config
+    from run.script import script
 
     def call(main, *argv):
         monkeypatch.setattr(sys, "argv", ["script", *map(str, argv)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            config.script(main)
+            script(main)
         out, err = capsys.readouterr()
         assert ended.value.code == 2 and err.startswith("error: ") and err.count("\n") == 1, err
         return err

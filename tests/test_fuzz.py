@@ -64,7 +64,7 @@ def test_checkpoints(trained, tmp_path):
         loaded = checkpoints.load(run / "latest.pt")
         loaded.model(torch.device("cpu"))
         loaded.tokenizer()
-        train.inherited({"resume": True, "out_dir": str(run)})
+        train.inherited(train.TrainConfig, {"resume": True, "out_dir": str(run)})
 
     for path in paths(whole):
         for new in rng.sample(ODD, 2) + [torch.zeros(2), torch.zeros(3).to_sparse(), torch.ones(1).expand(2**40)][:2]:

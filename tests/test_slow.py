@@ -46,8 +46,8 @@ def test_a_process_that_stands_still_ends_the_other_with_a_line(tiny, tmp_path):
     script = tmp_path / "impatient.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from datetime import timedelta\nimport config, train, run.world\n"
-        "run.world.PATIENCE = timedelta(seconds=10)\nconfig.script(train.main)\n"
+        "from datetime import timedelta\nimport train, run.script, run.world\n"
+        "run.world.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     flags = [*tiny, "--max_iters=1000000", f"--out_dir={tmp_path}/r", "--gradient_accumulation_steps=2"]

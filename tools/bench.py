@@ -31,8 +31,10 @@ import config
 import train
 from evaluation.pictures import figure_of, scheme_styles
 from model import GPT, SCHEMES, GPTConfig
+from run.script import script
 from run.device import autocast, pick_device, pick_dtype
-from train import OPTIMIZERS, Optimizer, TrainConfig
+from run.optimizer import OPTIMIZERS, Optimizer
+from train import TrainConfig
 
 BASE = GPTConfig.pos_scheme  # what speeds are relative to: GPT-2's own scheme
 TURN_SECONDS = 20  # at a length where a contender's turns take longer, there are fewer of them
@@ -284,4 +286,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 import config
+from run.script import script
 from evaluation.statistics import by_document, mean_intervals, mean_squares, t_quantile, text_bands
 
 RESAMPLES = 1000  # of the methods for comparison
@@ -151,4 +152,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

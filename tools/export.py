@@ -13,6 +13,7 @@ import config
 import data
 from run import checkpoint as checkpoints
 from run import files
+from run.script import script
 from run.foreign import import_transformers, to_hugging_face
 
 TOLERANCE = 1e-3  # of the logits' spread: transformers computes angles and biases in float32, less exactly far out
@@ -84,4 +85,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

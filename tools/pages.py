@@ -23,6 +23,7 @@ from evaluation.report import contrasts, pool_seeds, power, triangle
 from model import SCHEMES
 from run import checkpoint as checkpoints
 from run import files
+from run.script import script
 from run.checkpoint import CALL_FIELDS
 from run.tracking import read_metrics
 from tools.claims import CARDS, SEEDS, SETTINGS, STATEMENTS, NotMeasured, verdict
@@ -483,4 +484,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

@@ -18,6 +18,7 @@ from evaluation.attention import attention_scores
 from evaluation.pictures import figure_of, heat, line_style, lines, mark_training_length, scheme_styles
 from model import SCHEMES, GPTConfig
 from run import checkpoint as checkpoints
+from run.script import script
 from run.device import pick_device
 from run.tracking import WANDB_MODES, Wandb, stamp
 
@@ -226,4 +227,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    config.script(main)
+    script(main)

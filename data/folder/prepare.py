@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from config import script
+from run.script import script
 from data.prepare import folder_main
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import data
-from config import script
+from run.script import script
 from data import prepare as P
 from run import files
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from config import script
+from run.script import script
 from data.prepare import Parser, prepare_texts
 
 DOCUMENTS, CHARACTERS = 4000, 8192
