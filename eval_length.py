@@ -158,7 +158,7 @@ def kept(path, key):
     settings move to a name of their own, and come back when they are asked for again."""
 
     def elsewhere(key):
-        return path.with_name(f"{path.stem}-{data.spec_hash(key)[:8]}.npz")
+        return path.with_name(f"{path.stem}-{files.json_hash(key)[:8]}.npz")
 
     def read():
         try:
@@ -236,7 +236,7 @@ def main(argv):
     for run, one in itertools.product(runs, variants):
         begin, suffix = time.perf_counter(), f" {one.rope_scaling}" if len(variants) > 1 else ""
         try:
-            with files.Lock(run.checkpoint.folder, f".{stem_of(one)}.lock"):
+            with files.Lock(run.checkpoint.folder, ".evaluation.lock", ("*.npz", "*.json"), wait=True):
                 found, computed = measure(one, protocol, run, targets[run.name])
         except KeyboardInterrupt:
             print("\nstopped; what was measured is kept, and the same command goes on", flush=True)

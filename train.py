@@ -267,7 +267,7 @@ def main(argv):
             eval_only(cfg)
         else:
             is_first = os.environ.get("RANK", "0") == "0"
-            with RunFolder(Path(cfg.out_dir)) if is_first else contextlib.nullcontext() as folder:
+            with RunFolder(Path(cfg.out_dir), partial=("*.pt", "*.jsonl")) if is_first else contextlib.nullcontext() as folder:
                 train(cfg, folder)
     except RuntimeError as error:  # gloo and nccl have no type of their own for it
         if not World.lost(error):

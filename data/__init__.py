@@ -5,8 +5,6 @@ A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint
 """
 
 import base64
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import tiktoken
 import torch
 
 import config
+from run.files import file_hash, json_hash, read_json
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
@@ -26,22 +25,6 @@ META = {  # the form of meta.json; a type is never taken from a file
     "source": {"text": str}, "vocab_size": int, "dtype": ("uint16", "uint32"), "tokenizer": {"kind": str},
     "splits": {"train": SPLIT, "val": SPLIT},
 }  # fmt: skip
-
-
-def read_json(path, form):
-    """What a file of JSON holds. ValueError unless it has the form (config.matches)."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
-    if not config.matches(content, form):
-        raise ValueError(f"{path} is damaged, or of another kind: prepare it again")
-    return content
-
-
-def file_hash(path):
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -111,10 +94,6 @@ def tokenizer_from(spec):
             encoding = tiktoken.Encoding("bpe", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=special)
             return BPETokenizer(encoding, spec)
     raise ValueError(f"{str(spec)[:80]!r} does not describe a tokenizer of this code: char, gpt2 or bpe")
-
-
-def spec_hash(spec):
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -189,7 +168,7 @@ def load(name):
         raise ValueError(f"{meta_path}: {error}") from None
     if tokenizer.n_vocab != meta["vocab_size"]:
         raise ValueError(f"{meta_path}: vocab_size={meta['vocab_size']}, but its tokenizer has {tokenizer.n_vocab} ids")
-    return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=spec_hash([meta["splits"], meta["tokenizer"]]))
+    return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
 
 
 def _how_to_prepare(folder):

@@ -22,7 +22,7 @@ import torch
 from tqdm import tqdm
 
 import data
-from run.files import Lock, making
+from run.files import Lock, file_hash, making, read_json
 
 PIECE = 1 << 20  # characters read at a time
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -174,7 +174,7 @@ class TokenWriter:
         self.docs_file.close()
         counts = {"tokens": self.tokens, "documents": self.documents, "bytes": self.bytes}
         files = {"sha256": self.tokens_file, "docs_sha256": self.docs_file}
-        return counts | {key: data.file_hash(file.name) for key, file in files.items()}
+        return counts | {key: file_hash(file.name) for key, file in files.items()}
 
 
 def prepare(name, files, kind, source, root):
@@ -255,7 +255,7 @@ def shakespeare_main(argv, name, kind):
     path = Path(args.file or data.folder_of(name) / "input.txt")
     if not args.file:
         download(SHAKESPEARE_URL, SHAKESPEARE_SHA256, path)
-    elif not path.is_file() or data.file_hash(path) != SHAKESPEARE_SHA256:
+    elif not path.is_file() or file_hash(path) != SHAKESPEARE_SHA256:
         raise ValueError(f"--file={args.file} is not Tiny Shakespeare; for other text: python data/folder/prepare.py")
     prepare(name, [path], kind, {"text": "tiny shakespeare"}, path.parent)
     return 0
@@ -279,7 +279,7 @@ def folder_main(argv):
     args = parser.parse_args(argv)
     check_name(args.name)
     meta, source = data.folder_of(args.name) / "meta.json", " ".join(args.paths)
-    if meta.is_file() and not args.overwrite and (held := data.read_json(meta, data.META)["source"]["text"]) != source:
+    if meta.is_file() and not args.overwrite and (held := read_json(meta, data.META)["source"]["text"]) != source:
         raise ValueError(f"{meta.parent} holds another dataset, of {held}: choose another --name, or --overwrite")
     files = find_files(args.paths, args.glob)
     if not files:
@@ -298,6 +298,6 @@ def download(url, sha256, path):
             torch.hub.download_url_to_file(url, str(path))
         except OSError as error:
             raise ValueError(f"{url} could not be downloaded ({error}): get it yourself and give --file=PATH") from None
-    if data.file_hash(path) != sha256:
+    if file_hash(path) != sha256:
         raise ValueError(f"{path} is not the expected text (sha256 {sha256[:16]}…): delete it and try again")
     return path

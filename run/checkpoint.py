@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from config import checked, matches, one_of
-from data import spec_hash, tokenizer_from
+from data import tokenizer_from
 from model import GPT, GPTConfig
 from run import files, foreign
 from run.device import DTYPES
@@ -73,7 +73,7 @@ class Checkpoint:
         training may have replaced since it was read."""
         digests = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in self.weights.items()}
         unlike = {key: value for key, value in asdict(self.config).items() if value != getattr(GPTConfig, key)}
-        return spec_hash([unlike, digests])
+        return files.json_hash([unlike, digests])
 
     def save(self, folder, is_best):
         """Writes latest.pt, and best.pt too where is_best. Each is replaced whole or not at all, best.pt first: a kill
@@ -81,7 +81,7 @@ class Checkpoint:
         ValueError where a tensor is not finite, OSError where the file cannot be written."""
         content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
         content["model_args"] = asdict(self.config)
-        content["tokenizer"] = self.tokenizer_spec | {"hash": spec_hash(self.tokenizer_spec)}
+        content["tokenizer"] = self.tokenizer_spec | {"hash": files.json_hash(self.tokenizer_spec)}
         for name, t in tensors({"model": self.weights, "optimizer": self.optimizer}):
             if not t.isfinite().all():
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt stays as it is")
@@ -251,7 +251,7 @@ def from_content(content, path):
         raise ValueError(f"{path} is damaged: its step or its best loss is none")
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
     try:
-        whole = spec_hash(spec) == content["tokenizer"].get("hash")
+        whole = files.json_hash(spec) == content["tokenizer"].get("hash")
     except (TypeError, ValueError, RecursionError):
         whole = False
     if not whole:

@@ -1,44 +1,25 @@
-"""Files that are whole or not there, and folders that one process at a time writes into."""
+"""Files that are either complete or absent, and folders that one process at a time writes into."""
 
 import contextlib
+import hashlib
+import json
 import os
-import re
 import shutil
 
-try:
-    import fcntl
-except ImportError:  # Windows: nothing is locked
-    fcntl = None
+from filelock import FileLock, Timeout
+
+from config import matches
 
 
 def temporary(path):
-    """Where this process writes what will become `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def is_alive(pid):
-    """Whether a process runs. On Windows, which has no such question, all do."""
-    try:
-        if fcntl:
-            os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
-
-
-def sweep(folder):
-    """Deletes what processes that are dead left half-written in a folder."""
-    for path in folder.glob(".*.tmp"):
-        if (found := re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)) and not is_alive(int(found[1])):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    """The name under which `path` is written. It is constant: whoever writes holds the folder's Lock."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 @contextlib.contextmanager
 def replacing(path):
-    """A file, open for writing bytes, that becomes `path` when the block ends; after an error `path` is as it was, and
-    no space is taken. Makes the folder."""
+    """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
+    the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(temporary(path), "wb") as f:
@@ -50,67 +31,55 @@ def replacing(path):
         temporary(path).unlink(missing_ok=True)
 
 
-def also(f, path):
-    """What was written to f becomes `path`, too: a second name for one content where the file system has that."""
-    f.flush()
-    os.fsync(f.fileno())
-    try:
-        try:
-            os.link(f.name, temporary(path))
-        except OSError:
-            shutil.copyfile(f.name, temporary(path))
-        os.replace(temporary(path), path)
-    finally:
-        temporary(path).unlink(missing_ok=True)
-
-
 def write(path, content):
-    """Writes all of content, text or bytes, or leaves the file that was there."""
+    """Writes all of content, text or bytes, or leaves the old file in place."""
     with replacing(path) as f:
         f.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def making(path):
-    """A new folder whose files a command moves to where they belong, or that it renames to `path`; deleted at the end.
-    First deletes those that dead processes left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path.parent)
-    temporary(path).mkdir()
+    """A new empty folder, to be renamed to `path` or emptied by the caller; deleted at the end of the block."""
+    folder = temporary(path)
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
+    folder.mkdir(parents=True)
     try:
-        yield temporary(path)
+        yield folder
     finally:
-        shutil.rmtree(temporary(path), ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Lock:
-    """Holds a folder, or a file `name` in it that is there for nothing else, until the block or the process ends. In a
-    folder, deletes what dead processes left. ValueError while another process holds it."""
+    """Holds a folder until the block or the process ends. ValueError while another process holds it; with `wait`, waits
+    for that process instead. `partial` are the patterns of files that a killed holder of this lock may have left
+    half-written; they are deleted. Different `name`s lock a folder for different purposes."""
 
-    def __init__(self, folder, name=""):
-        self.folder, self.name = folder, name
+    def __init__(self, folder, name=".lock", partial=(), wait=False):
+        self.folder, self.path, self.partial, self.wait = folder, folder / name, partial, wait
         if folder.is_file():
             raise ValueError(f"{folder} is a file, not a folder")
         self.acquire()
 
     def acquire(self):
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.held = os.open(self.folder / self.name, os.O_RDWR | os.O_CREAT if self.name else os.O_RDONLY, 0o644)
+        self.held = FileLock(self.path)
         try:
-            if fcntl:
-                fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self.held)
-            who = f"another process is writing into {self.folder}"
-            raise ValueError(f"{who}: wait until it ends, or stop it") from None
-        if not self.name:
-            sweep(self.folder)
+            self.held.acquire(timeout=0)
+        except Timeout:
+            if not self.wait:
+                who = f"another process is writing into {self.folder}"
+                raise ValueError(f"{who}: wait until it ends, or stop it") from None
+            print(f"waiting: another process is writing into {self.folder}", flush=True)
+            self.held.acquire()
+        self.inode = os.stat(self.path)
+        for pattern in self.partial:
+            for path in self.folder.glob(f".{pattern}.tmp"):
+                path.unlink()
 
     def keep(self):
-        """Holds the folder of this name where that is another by now: it was renamed or deleted. OSError while another
-        process holds it."""
-        if not self.folder.exists() or not os.path.samestat(os.stat(self.folder), os.fstat(self.held)):
-            os.close(self.held)
+        """Acquires the lock again if the folder was renamed or deleted. OSError while another process holds it."""
+        if not self.path.exists() or not os.path.samestat(os.stat(self.path), self.inode):
+            self.held.release()
             try:
                 self.acquire()
             except ValueError as error:
@@ -120,6 +89,30 @@ class Lock:
         return self
 
     def __exit__(self, *_):
-        os.close(self.held)
-        with contextlib.suppress(OSError):  # it is not empty
-            self.folder.rmdir()
+        with contextlib.suppress(OSError):  # Windows deletes no open file
+            self.path.unlink()
+        self.held.release()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()  # succeeds only if it is empty
+
+
+def file_hash(path):
+    """sha256 of a file."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def json_hash(value):
+    """sha256 of plain types."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def read_json(path, form):
+    """The content of a JSON file. ValueError unless it has the form (config.matches)."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not matches(content, form):
+        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
+    return content

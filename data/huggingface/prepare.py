@@ -106,7 +106,7 @@ def tokenised(rows, tokenizer, num_proc):
             yield from chunk.map(
                 tokenise, input_columns=rows.column_names, remove_columns=rows.column_names,
                 fn_kwargs={"tokenizer": tokenizer}, num_proc=min(num_proc, len(chunk)), writer_batch_size=50,
-                new_fingerprint=data.spec_hash([chunk._fingerprint, tokenizer.spec])[:32],
+                new_fingerprint=files.json_hash([chunk._fingerprint, tokenizer.spec])[:32],
                 desc=f"tokenising from document {first:,} of {len(rows):,}",
             ).with_format("numpy")  # fmt: skip
         except Exception as error:  # whatever datasets makes of Ctrl-C, or of a worker that was killed
@@ -157,7 +157,7 @@ def main(argv):
 
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # no tracebacks of workers
     rows, held = load_rows(args.source, files, args.config, args.column)
-    work = folder / f".parts-{data.spec_hash([rows._fingerprint, source])[:8]}"
+    work = folder / f".parts-{files.json_hash([rows._fingerprint, source])[:8]}"
     (work / "written").mkdir(parents=True, exist_ok=True)
     try:
         tokenizer = kept_tokenizer(work / "tokenizer.json", args.tokenizer, rows, held)
