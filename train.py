@@ -1,7 +1,8 @@
 """Trains a GPT:  python train.py config/rope.py --max_iters=500
 
-Settings come from config files and --key=value flags (see below); the defaults are the baseline experiment. The run's
-folder holds latest.pt, best.pt and metrics.jsonl. Called again, a finished run says so and an unfinished one goes on.
+Settings come from config files and --key=value flags (listed below); the defaults are the baseline experiment. The
+run's folder gets latest.pt, best.pt, metrics.jsonl and loss.png. Ctrl-C saves and stops. The same command resumes an
+unfinished run.
 On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.py
 """
 
@@ -11,6 +12,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tqdm import tqdm
@@ -19,40 +21,39 @@ import config
 import data
 from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
-from run.begin import inherited, start
 from run.checkpoint import Checkpoint
-from run.device import DTYPES, autocast, matmul_peak, pick_device, pick_dtype
+from run.device import DType, autocast, matmul_peak, pick_device, pick_dtype
 from run.folder import RunFolder
-from run.optimizer import DECAYS, OPTIMIZERS, Optimizer, schedule
+from run.optimizer import Optimizer, schedule
 from run.script import Stop, script
-from run.tracking import WANDB_MODES, Pace, RunLog, format_seconds
+from run.start import inherited, start
+from run.tracking import Pace, RunLog, WandbMode, format_seconds
 from run.world import World
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-VAL_TOKENS = 65_536  # of the tuning part, during training; --eval_only takes all of the validation text
+VAL_TOKENS = 65_536  # that training validates on; --eval_only uses the whole validation text
 
 
 @dataclass(frozen=True)
 class TrainConfig(GPTConfig):
     # the model, at the baseline's size
-    block_size: int = 128
+    block_size: int = 128  # tokens of context
     vocab_size: int = 0  # 0: the tokenizer's
     n_layer: int = 4
     n_head: int = 4
     n_embd: int = 128
-    bias: bool = False  # biases in Linear and LayerNorm; a bit better and faster without
-    init_from: str = ""  # begin with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
+    bias: bool = False  # biases in Linear and LayerNorm; slightly better and faster without
+    init_from: str = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
     # data
     dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
-    optimizer: str = "muon"  # muon: for the layers' matrices (W_r, too), AdamW for the rest; adamw: for all
+    optimizer: Literal["muon", "adamw"] = "muon"  # muon trains the layers' matrices, and AdamW the rest
     max_iters: int = 850  # steps
-    learning_rate: float = 4e-3  # AdamW's
-    muon_lr: float = 0.04  # Muon's; the two rise and fall together
+    learning_rate: float = 4e-3  # AdamW's peak
+    muon_lr: float = 0.04  # Muon's peak; both follow the same schedule
     warmup_iters: int = 30
-    decay: str = "linear"  # how the rates fall after the warm-up: linear, cosine
+    decay: Literal["linear", "cosine"] = "linear"  # how the rates fall after the warm-up
     min_lr: float = 0.0  # AdamW's at the end
     weight_decay: float = 0.1
     beta1: float = 0.9
@@ -61,41 +62,37 @@ class TrainConfig(GPTConfig):
     seed: int = 1337  # of weights, batches and dropout
     # this call only, not part of the experiment: run.checkpoint.CALL_FIELDS lists the same names
     out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
-    resume: bool = False  # go on with the run in out_dir, also under other settings, such as a larger max_iters
-    overwrite: bool = False  # begin anew in an out_dir that holds a run
-    eval_only: bool = False  # loss of the best checkpoint over all of the validation text
+    resume: bool = False  # resume the run in out_dir, also with other settings, such as a larger max_iters
+    overwrite: bool = False  # replace the run in out_dir
+    eval_only: bool = False  # print the loss of the best checkpoint over the whole validation text
     eval_interval: int = 100  # steps between evaluations, each of which saves a checkpoint
     log_interval: int = 10
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    dtype: str = "auto"  # float32, bfloat16; auto: bfloat16 on a GPU that has it
+    dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
-    compile_mode: str = "default"  # torch.compile's; reduce-overhead: CUDA graphs, for models too small for their GPU
-    wandb_mode: str = "auto"  # online, offline, disabled; auto: online with a login, else offline
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"  # reduce-overhead: CUDA graphs
+    wandb_mode: WandbMode = "auto"  # auto: online with a login, offline without
     wandb_project: str = "length"
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):
+        config.check_choices(self)
         self.model_config(self.vocab_size or 1)  # checks the model's fields
         at_least, rates = config.at_least, ("learning_rate", "muon_lr", "min_lr", "weight_decay", "grad_clip")
         at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
         at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size")
-        config.one_of(OPTIMIZERS, self, "optimizer")
-        config.one_of(DECAYS, self, "decay")
-        config.one_of(DTYPES, self, "dtype")
-        config.one_of(COMPILE_MODES, self, "compile_mode")
-        config.one_of(WANDB_MODES, self, "wandb_mode")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
         if "0" in self.window_pattern and not self.window:
-            raise ValueError(f"window_pattern={self.window_pattern} does nothing without a window: give --window=N")
+            raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
 
     def model_config(self, n_vocab):
-        """The GPTConfig for a tokenizer of n_vocab ids. ValueError where vocab_size is smaller."""
+        """The GPTConfig for a tokenizer of n_vocab ids. ValueError if vocab_size is smaller."""
         if 0 < self.vocab_size < n_vocab:
-            hint = f": {self.init_from} goes with another" if self.init_from else "; 0 takes the tokenizer's"
+            hint = f": {self.init_from} has another tokenizer" if self.init_from else "; 0 takes the tokenizer's"
             raise ValueError(f"vocab_size={self.vocab_size} is smaller than the tokenizer's {n_vocab}{hint}")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(GPTConfig)}
         return GPTConfig(**fields | {"vocab_size": self.vocab_size or n_vocab})
@@ -103,10 +100,10 @@ class TrainConfig(GPTConfig):
 
 @torch.no_grad()
 def evaluate(model, split, starts, rows, world, dtype, label="validation"):
-    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, split among the processes."""
+    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, divided among the processes."""
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
-    silent = None if world.is_first else True  # None: where stderr is not a terminal
+    silent = None if world.is_first else True  # None: only where stderr is a terminal
     with autocast(world.device, dtype):
         for i in tqdm(range(0, len(mine), rows), desc=label, unit="batch", leave=False, disable=silent):
             batch = mine[i : i + rows]
@@ -117,16 +114,16 @@ def evaluate(model, split, starts, rows, world, dtype, label="validation"):
 
 
 def train(cfg, folder):
-    """Trains as cfg says, in a RunFolder. Returns the best validation loss in nats per token. A setting that does not
-    fit raises ValueError before anything is written."""
-    # the processes, the text, the model and its optimizer: the same in every process
+    """Trains in a RunFolder as cfg says. Returns the best validation loss in nats per token. ValueError for a setting
+    that does not fit, before anything is written."""
+    # the processes, the text, the model and its optimizer: the same in all processes
     world = World.join(cfg.device)
     device, dtype = world.device, pick_dtype(cfg.dtype, world.device)
     dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
     model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(device)
     optimizer = Optimizer(model, cfg)
 
-    # the batches, this process's share of each, and the windows of validation text to watch
+    # the batches, this process's rows of each micro-step, and the validation windows
     rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
@@ -134,16 +131,16 @@ def train(cfg, folder):
     def validate():
         return evaluate(model, dataset.val, val_starts, len(my_rows[0]), world, dtype)
 
-    # begin anew, from other weights, or where an earlier call stopped
+    # start with new weights, with those of another run, or where an earlier call stopped
     step, best_val_loss, segment, notes = start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
         if world.is_first:
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
         return best_val_loss
     if cfg.warmup_iters >= cfg.max_iters:
-        notes += (f"note: warmup_iters={cfg.warmup_iters} is not over by step {cfg.max_iters}",)
+        notes += (f"note: warmup_iters={cfg.warmup_iters} does not end before step {cfg.max_iters}",)
 
-    # compile the model, and let several processes average their gradients
+    # compile the model, and average gradients over the processes
     torch.backends.cuda.matmul.allow_tf32 = True
     compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
@@ -152,8 +149,8 @@ def train(cfg, folder):
     peak, tokens = matmul_peak(device, dtype), rows * cfg.block_size
     log = RunLog.open(cfg, world, segment, step)
     log.say([
-        f"{cfg.out_dir}: {cfg.pos_scheme}, {model.n_params():,} parameters, {rows} windows of {cfg.block_size} tokens a step",
-        f"{cfg.dataset}: {len(dataset.train.tokens):,} tokens to train on, vocabulary {dataset.tokenizer.n_vocab:,}",
+        f"{cfg.out_dir}: {cfg.pos_scheme}, {model.n_params():,} parameters, steps of {rows} × {cfg.block_size} tokens",
+        f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"{world.size} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
         *notes,
     ])  # fmt: skip
@@ -165,12 +162,12 @@ def train(cfg, folder):
     pace = Pace(step, cfg.max_iters, tokens, tokens * model.flops_per_token(), world.size * peak)
     loss_sum = torch.zeros((), device=device)
     while step < cfg.max_iters and not stopping:
-        # forward and backward, micro-step by micro-step
+        # forward and backward, one micro-step at a time
         if compiled:
-            torch.compiler.cudagraph_mark_step_begin()  # what CUDA graphs computed before may be overwritten
+            torch.compiler.cudagraph_mark_step_begin()  # the outputs of earlier CUDA graphs may be overwritten
         for n, mine in enumerate(my_rows):
             x, y = world.place(batches(step, mine.start, mine.stop))
-            if cfg.dropout:  # seeded from where we are, so that a resumed run draws the same masks
+            if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
             with world.exchange(step_model, n == len(my_rows) - 1), autocast(device, dtype):
                 loss = step_model(x, y)[1] / len(my_rows)
@@ -185,25 +182,27 @@ def train(cfg, folder):
         optimizer.zero_grad()
         step += 1
 
-        # stop after the same step in every process
+        # stop after the same step in all processes
         evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
         logging = evaluating or step % cfg.log_interval == 0
         if world.size == 1 or logging:
             stopping = world.sum(stop.signum > 0) > 0
 
-        # log losses and speed; to log one more metric, add it to this row
+        # log losses and speed; to log another metric, add it to this row
         if logging:
             row = {"train/loss": world.sum(loss_sum.item()) / (step - pace.step) / world.size,
-                   "train/lr": cfg.learning_rate * share, "train/grad_norm": grad_norm.item(), **pace.row(step)}  # fmt: skip
+                   "train/lr": cfg.learning_rate * share, "train/grad_norm": grad_norm.item()}  # fmt: skip
+            row |= pace.row(step)
             if evaluating:
                 row["val/loss"] = validate()
             if not math.isfinite(row["train/loss"] + row.get("val/loss", 0.0)):
-                raise ValueError(f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint is kept")
+                kept = "lower --learning_rate; the last checkpoint is kept"
+                raise ValueError(f"the loss is not finite at step {step}: {kept}")
             log(step, row, pace.line(step, row))
             loss_sum.zero_()
             pace.restart(step)
 
-        # save after every evaluation, and before stopping; a full disk does not end training
+        # save after each evaluation and before stopping
         if world.is_first and (evaluating or stopping):
             made = Checkpoint(
                 weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
@@ -216,7 +215,7 @@ def train(cfg, folder):
     stop.restore()
     if world.is_first and not folder.unsaved:
         log.say(closing_lines(cfg, step, pace, best_val_loss))
-    log.close({"val/best_loss": best_val_loss})
+    log.close()
     world.barrier()
     if world.is_first:
         folder.check_saved()
@@ -226,27 +225,28 @@ def train(cfg, folder):
 
 
 def closing_lines(cfg, step, pace, best_val_loss):
-    """What the log says after the last step."""
-    if step < cfg.max_iters:
-        return [f"stopped and saved at step {step}. Go on with:\n  python train.py --resume --out_dir={Path(cfg.out_dir)}"]
+    """The log's last lines."""
     folder, took = Path(cfg.out_dir), format_seconds(pace.seconds())
+    if step < cfg.max_iters:
+        return [f"stopped and saved at step {step}. To resume:\n  python train.py --resume --out_dir={folder}"]
     return [
         f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
+        f"curve     {folder}/loss.png",
         f"sample    python sample.py --out_dir={folder}",
         f"evaluate  python eval_length.py {folder}",
     ]
 
 
 def eval_only(cfg):
-    """Prints the best checkpoint's loss over all of the validation text."""
+    """Prints the loss of the best checkpoint over the whole validation text."""
     checkpoint = checkpoints.load(cfg.out_dir)
     dataset = data.load(cfg.dataset)
-    checkpoint.tokenizer(dataset)  # must be the same
+    checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     world = World(pick_device(cfg.device))
     model = checkpoint.model(world.device)
     T = model.config.block_size
     starts = dataset.val.val_starts(T)
-    text = f"all of the validation text, {len(starts):,} windows of {T} tokens"
+    text = f"the whole validation text, {len(starts):,} windows of {T} tokens"
     print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:", flush=True)
     dtype = pick_dtype(cfg.dtype, world.device)
     loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, dtype, checkpoint.path)
@@ -266,15 +266,15 @@ def main(argv):
         if cfg.eval_only:
             eval_only(cfg)
         else:
-            is_first = os.environ.get("RANK", "0") == "0"
-            with RunFolder(Path(cfg.out_dir), partial=("*.pt", "*.jsonl")) if is_first else contextlib.nullcontext() as folder:
+            is_first = os.environ.get("RANK", "0") == "0"  # it alone writes
+            with RunFolder(cfg.out_dir) if is_first else contextlib.nullcontext() as folder:
                 train(cfg, folder)
-    except RuntimeError as error:  # gloo and nccl have no type of their own for it
+    except RuntimeError as error:  # gloo and nccl have no exception type for it
         if not World.lost(error):
             raise
-        raise ConnectionError(f"another process of this run has ended or stands still ({str(error)[:80]}…)") from None
+        raise ConnectionError(f"another process of this run has ended or hangs ({str(error)[:80]}…)") from None
     finally:
-        World.leave()  # after `train` has let go of DDP, whose threads must end first
+        World.leave()  # only after train() has released DDP, whose threads must end first
     return 0
 
 

@@ -1,7 +1,7 @@
 """Settings from config files and the command line: `python train.py config/rope.py --batch_size=32`.
 
-A config file is plain Python assignments. Files compose, a later one wins, and --key=value wins over all. Every
-name must be a field of the script's frozen dataclass, and every value must be of the type that the field names.
+A config file is a list of Python assignments. Files compose: a later one wins, and --key=value wins over all. Every
+name must be a field of the script's frozen dataclass, and every value must have the type of its field.
 """
 
 import ast
@@ -19,8 +19,8 @@ from pathlib import Path
 def parse(cls, argv, list_field=None):
     """(values, files) of a command line: the fields of cls that it sets, and the config files that it names.
 
-    list_field, where there is one, collects the arguments that are neither flags nor .py files. --help prints the
-    fields with their defaults and comments and exits. ValueError for whatever does not fit."""
+    Arguments that are neither flags nor .py files go into list_field, if there is one. --help prints the fields with
+    their defaults and comments, and exits. ValueError for anything that does not fit."""
     values, flags, files = {}, {}, []
     for arg in argv:
         if arg in ("-h", "--help"):
@@ -51,7 +51,7 @@ def load(cls, argv, list_field=None):
 
 
 def read_file(cls, path):
-    """The assignments of one config file, run in a namespace of its own."""
+    """The assignments of one config file, executed in its own namespace."""
     if not Path(path).is_file():
         known = ", ".join(sorted(str(p) for p in Path(path).parent.glob("*.py") if p.name != "__init__.py"))
         raise ValueError(f"there is no config file {path}" + (f"; there are: {known}" if known else ""))
@@ -64,27 +64,34 @@ def read_file(cls, path):
 
 
 def checked(cls, values, where):
-    """The values, each of its field's type. ValueError for a key that cls does not have, or a value of another type."""
+    """The values, converted to the types of their fields. ValueError for an unknown key or a value of another type."""
     return {key: convert(key, value, kinds_of(cls, key, where)) for key, value in values.items()}
 
 
 def kinds_of(cls, key, where):
-    """The types that the field `key` of cls takes: (int,), or (bool, NoneType) for `bool | None`."""
-    kinds = {f.name: typing.get_args(f.type) or (f.type,) for f in dataclasses.fields(cls)}
-    if key not in kinds:
-        near = difflib.get_close_matches(str(key), kinds, n=1, cutoff=0.5)
+    """The types that the field `key` of cls accepts: (int,), or (bool, NoneType) for `bool | None`."""
+    types = {f.name: f.type for f in dataclasses.fields(cls)}
+    if key not in types:
+        near = difflib.get_close_matches(str(key), types, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "--help lists all keys"
         raise ValueError(f"unknown key {key!r} in {where}: {hint}")
-    return kinds[key]
+    if choices_of(types[key]):
+        return (str,)
+    return typing.get_args(types[key]) or (types[key],)
+
+
+def choices_of(annotation):
+    """The choices of a typing.Literal; () for any other annotation."""
+    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
 
 
 def convert(key, given, kinds):
-    """The value `given` for `key` as one of its types: Python's reading of a string, where str is not among them."""
+    """The value `given` for `key` as one of its types. Unless str is among them, a string is read as Python would."""
     value = given
     if isinstance(value, str) and str not in kinds:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value[:100])
-    if type(value) in (int, float) and not abs(value) < 2**63:  # nor is it NaN
+    if type(value) in (int, float) and not abs(value) < 2**63:  # also true of NaN
         raise ValueError(f"{key}={str(given)[:20]} is too large")
     if float in kinds and type(value) is int:
         value = float(value)
@@ -98,8 +105,8 @@ def convert(key, given, kinds):
 
 
 def matches(value, form):
-    """Whether what was read from a file has a form: a type, a tuple of values to choose among, a list of one form for
-    all items, or a dict with a form for each of its keys."""
+    """Whether a value read from a file has a form: a type, a tuple of allowed values, a list with one form for all
+    items, or a dict with a form for each required key."""
     if isinstance(form, dict):
         return isinstance(value, dict) and all(matches(value.get(key), inner) for key, inner in form.items())
     if isinstance(form, list):
@@ -114,17 +121,22 @@ def at_least(low, cfg, *names):
             raise ValueError(f"{name}={getattr(cfg, name)} must be at least {low}")
 
 
-def one_of(choices, cfg, name):
-    """ValueError unless the field is one of `choices`."""
-    if getattr(cfg, name) not in choices:
-        raise ValueError(f"{name}={getattr(cfg, name)!r} is not one of: {', '.join(choices)}")
+def check_choices(cfg):
+    """ValueError unless each field that is annotated as a Literal holds one of its choices."""
+    for f in dataclasses.fields(cfg):
+        choices, value = choices_of(f.type), getattr(cfg, f.name)
+        if choices and value not in choices:
+            raise ValueError(f"{f.name}={value!r} is not one of: {', '.join(choices)}")
 
 
 def help_text(cls):
-    """What the script does, and each field with its default and the comment beside it, in cls or in a base."""
+    """What the script does, and each field with its default, its choices and the comment beside it in the source."""
     source = "".join(inspect.getsource(base) for base in reversed(cls.__mro__[:-1]))
     comments = dict(re.findall(r"^    (\w+):[^#\n]*#\s*(.*)$", source, re.M))
-    rows = [(f"--{f.name}={f.default!r}", comments.get(f.name, "")) for f in dataclasses.fields(cls)]
+    rows = []
+    for f in dataclasses.fields(cls):
+        choices = f"[{'|'.join(choices_of(f.type))}]" if choices_of(f.type) else ""
+        rows.append((f"--{f.name}={f.default!r}", f"{choices} {comments.get(f.name, '')}".strip()))
     width = max(len(left) for left, _ in rows)
     doc = inspect.getdoc(inspect.getmodule(cls)) or ""
-    return f"{doc}\n\n" + "\n".join(f"  {left:{width}}  {comment}".rstrip() for left, comment in rows)
+    return f"{doc}\n\n" + "\n".join(f"  {left:{width}}  {right}".rstrip() for left, right in rows)

@@ -1,12 +1,13 @@
-"""Where a command computes, in which precision, and how fast that can be at best."""
+"""The device and precision that a command computes with, and their peak speed."""
 
 import contextlib
 import math
 import time
+from typing import Literal
 
 import torch
 
-DTYPES = ("auto", "float32", "bfloat16")
+DType = Literal["auto", "float32", "bfloat16"]
 
 
 def pick_device(name):
@@ -17,24 +18,24 @@ def pick_device(name):
         device = torch.device(available[0] if name == "auto" else name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
-        raise ValueError(f"device={name!r} is not available here; choose among: auto, {', '.join(available)}") from None
+        raise ValueError(f"device={name!r} is not available; choose one of: auto, {', '.join(available)}") from None
     return device
 
 
 def pick_dtype(name, device):
-    """One of DTYPES; 'auto' is bfloat16 on a GPU that has it, else float32."""
+    """The torch.dtype of a DType; 'auto' is bfloat16 on a GPU that has it, else float32."""
     if name == "auto":
         name = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
     return getattr(torch, name)
 
 
 def autocast(device, dtype):
-    """Matrix products in dtype; losses, norms and positions stay in float32."""
+    """Computes matrix products in dtype; losses, norms and positions stay in float32."""
     return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
 
 
 def matmul_peak(device, dtype, repeats=10):
-    """FLOP/s of a large matrix product: the hardware's practical limit, so that MFU means something on any machine."""
+    """FLOP/s of a large matrix product, which MFU is relative to: a practical limit that exists on any machine."""
     n = 8192 if device.type == "cuda" else 1024
     a = torch.randn(n, n, device=device, dtype=dtype)
     best = math.inf

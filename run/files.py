@@ -37,6 +37,18 @@ def write(path, content):
         f.write(content.encode() if isinstance(content, str) else content)
 
 
+def link(path, other):
+    """Makes `other` a second name of the file `path`, or a copy if the file system has no hard links."""
+    try:
+        try:
+            os.link(path, temporary(other))
+        except OSError:
+            shutil.copyfile(path, temporary(other))
+        os.replace(temporary(other), other)
+    finally:
+        temporary(other).unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def making(path):
     """A new empty folder, to be renamed to `path` or emptied by the caller; deleted at the end of the block."""

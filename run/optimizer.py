@@ -1,4 +1,4 @@
-"""The optimizer of a run, and how its learning rates rise and fall."""
+"""The optimizer of a run and the schedule of its learning rates."""
 
 import math
 
@@ -6,17 +6,15 @@ import torch
 
 from run.checkpoint import is_dense
 
-OPTIMIZERS = ("muon", "adamw")
-MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # what each keeps of a parameter
-DECAYS = ("linear", "cosine")
+MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # the state of a parameter
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest: two
-    optimizers that step as one.
+    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. The
+    two step as one.
 
-    Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) makes the momentum of a matrix orthogonal before it
-    steps. Matrices and embeddings decay; biases, norms and what the scheme exempts do not."""
+    Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of a matrix before each
+    step. Matrices and embeddings get weight decay; biases, norms and the scheme's `no_decay` do not."""
 
     def __init__(self, model, cfg):
         params = dict(model.named_parameters())
@@ -39,7 +37,7 @@ class Optimizer:
         return [group for part in self.parts.values() for group in part.param_groups]
 
     def set_rates(self, share):
-        """Sets the learning rates to a share of their peaks."""
+        """Sets the learning rates to this share of their peaks."""
         for group in self.groups():
             group["lr"] = share * group["initial_lr"]
 
@@ -52,36 +50,36 @@ class Optimizer:
             part.zero_grad()
 
     def params(self, part):
-        """A part's parameters, in its own order."""
+        """The parameters of one of the two, in its order."""
         return [p for group in part.param_groups for p in group["params"]]
 
     def state_dict(self):
-        """{part: {parameter: its moments}}."""
+        """{"adamw" or "muon": {name of the parameter: its state}}."""
         return {name: {self.names[p]: part.state[p] for p in self.params(part)} for name, part in self.parts.items()}
 
     def load_state_dict(self, saved):
-        """Takes the moments of a state_dict: rates, decay and betas are those of this call. ValueError unless each
-        parameter finds its own: the fused optimizer would write past the end of a smaller tensor."""
+        """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
+        fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
         for name, part in self.parts.items():
             params = self.params(part)
             moments = saved.get(name) if isinstance(saved.get(name), dict) else {}
             state = [moments.get(self.names[p]) for p in params]
             if not all(isinstance(own, dict) and self.fits(name, p, own) for p, own in zip(params, state, strict=True)):
-                raise ValueError(f"its optimizer state is not that of this model and {name}")
+                raise ValueError(f"its optimizer state does not fit this model and {name}")
             part.load_state_dict(part.state_dict() | {"state": {i: own for i, own in enumerate(state) if own}})
 
     def fits(self, part, p, own):
-        """Whether `own` are the moments of a parameter: none, where it never had a gradient."""
+        """Whether `own` is the state of a parameter. It is empty if the parameter never had a gradient."""
         shapes = {key: () if key == "step" else p.shape for key in MOMENTS[part]}
         return not own or own.keys() == shapes.keys() and all(
-            is_dense(t) and t.is_contiguous() and t.dtype == torch.float32 and t.shape == shapes[key]
+            is_dense(t) and t.dtype == torch.float32 and t.shape == shapes[key]
             and t.isfinite().all() for key, t in own.items()
         )  # fmt: skip
 
 
 def schedule(cfg, step):
-    """The share of the peak learning rates at a step: a linear warm-up, then a line or a cosine to min_lr /
-    learning_rate, or to 1 if that is less, at max_iters."""
+    """The share of the peak learning rates at a step: a linear warm-up, then a line or a cosine down to min_lr /
+    learning_rate (at most 1) at max_iters."""
     if step < cfg.warmup_iters:
         return (step + 1) / (cfg.warmup_iters + 1)
     low = min(1.0, cfg.min_lr / max(cfg.learning_rate, 1e-12))

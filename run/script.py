@@ -1,4 +1,4 @@
-"""How a command ends: one line for a mistake, the right status for the shell, and time to save after a signal."""
+"""The shell of every command: one line for a mistake, the right exit status, and time to save after a signal."""
 
 import contextlib
 import os
@@ -8,22 +8,22 @@ import sys
 
 
 def script(main):
-    """Exits with main(argv)'s status. A user's mistake, a ValueError or OSError, is one line and status 2, without a
-    traceback. After a signal the process dies of it: a shell's loop over runs must see that to end, too."""
+    """Runs main(argv) and exits with its status. A user's mistake (ValueError or OSError) prints one line, and the
+    status is 2. After a signal the process dies of that signal, so that a shell's loop over runs ends as well."""
     for stream in (sys.stdout, sys.stderr):
         if stream:
-            stream.reconfigure(errors="replace")  # what a terminal cannot show is not worth ending for
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
     try:
         sys.exit(main(sys.argv[1:]))
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         silence_stdout()
         sys.exit(1)
     except (ValueError, OSError) as error:
-        echo = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0"  # each process makes it
+        echo = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0"  # the first one reports it
         if isinstance(error, OSError) or not echo:
             print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except (MemoryError, RuntimeError) as error:  # torch has no type of its own for it
+    except (MemoryError, RuntimeError) as error:  # torch has no exception type for it
         if not isinstance(error, MemoryError) and not re.search("(allocate|out of) memory", str(error)):
             raise
         print(f"error: not enough memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
@@ -37,26 +37,26 @@ def script(main):
 
 
 def silence_stdout():
-    """From here on it goes nowhere: whoever read it is gone."""
+    """Discards all further output, because its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Stop:
-    """A signal that asks the loop to save and end: Ctrl-C, termination, or the terminal's end. A second Ctrl-C ends it
-    at once."""
+    """Catches the signals that ask training to save and stop: Ctrl-C, termination, a closed terminal. A second Ctrl-C
+    stops it immediately."""
 
     def __init__(self):
         self.signum = 0
         signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        heard = [s for s in signals if signal.getsignal(s) != signal.SIG_IGN]  # nohup makes us deaf to one
+        heard = [s for s in signals if signal.getsignal(s) != signal.SIG_IGN]  # respect signals ignored by nohup
         self.old = {s: signal.signal(s, self.ask) for s in heard}
 
     def ask(self, signum, frame):
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = self.signum or signum
-        with contextlib.suppress(OSError):  # at once, whatever is being computed; the terminal may be gone
-            os.write(2, b"\nstopping: the run is saved first (Ctrl-C again ends it at once)\n")
+        with contextlib.suppress(OSError):  # written at once, also in mid-step; the terminal may be gone
+            os.write(2, b"\nstopping: the run is saved first (press Ctrl-C again to stop immediately)\n")
 
     def restore(self):
         for s, handler in self.old.items():

@@ -1,27 +1,25 @@
-"""How a person follows a run: metrics.jsonl, progress lines and wandb."""
+"""How a run is followed: metrics.jsonl, progress lines, loss.png and wandb."""
 
 import contextlib
 import dataclasses
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from subprocess import PIPE
+from typing import Literal, get_args
 
-from run.script import silence_stdout
 from run import files
+from run.script import silence_stdout
 
-WANDB_MODES = ("auto", "online", "offline", "disabled")
-PATIENCE = 10  # seconds that a run waits for wandb at its end
+WandbMode = Literal["auto", "online", "offline", "disabled"]
+PATIENCE = 10  # seconds to wait for wandb at the end
 
 
 def read_metrics(folder):
-    """The rows of metrics.jsonl, without what is none, such as a line that was cut short when a process was killed."""
+    """The rows of metrics.jsonl, skipping malformed lines: a killed process may leave half of one."""
     path, rows = folder / "metrics.jsonl", []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError, RecursionError):
@@ -30,83 +28,103 @@ def read_metrics(folder):
 
 
 class RunLog:
-    """Where a training run reports: metrics.jsonl in its folder, wandb and the screen. Without a folder it is silent,
-    for the other processes of a run. None of the three ends the run when it fails."""
+    """Reports a training run to metrics.jsonl, to the screen and, through a process that follows metrics.jsonl, to
+    wandb. Without a folder it is silent, for all processes of a run but the first. A failure never ends the run."""
 
-    def __init__(self, folder=None, after_step=0, tracker=None):
-        """Drops the rows of metrics.jsonl after `after_step`: a resumed run writes them again."""
-        self.folder, self.tracker, self.failed = folder, tracker, False
+    def __init__(self, folder=None, after_step=0, wandb=None):
+        """Drops the rows of metrics.jsonl after `after_step`, which a resumed run writes again. wandb: the options of
+        start_wandb, or None."""
+        self.folder, self.process, self.incomplete_line = folder, None, False
         if folder:
-            kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
-            files.write(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+            kept = "".join(json.dumps(row) + "\n" for row in read_metrics(folder) if row["step"] <= after_step)
+            files.write(folder / "metrics.jsonl", kept)
+            if wandb:
+                self.process = start_wandb(path=str(folder / "metrics.jsonl"), offset=len(kept), **wandb)
 
     @classmethod
     def open(cls, cfg, world, segment, step):
-        """The log of a run that begins after `step`. A new run first clears away what another left in its folder. Only
-        the first process prints and writes."""
+        """The log of a run that starts after `step`. A new run first removes what another one left in its folder."""
         if not world.is_first:
             return cls()
         folder = Path(cfg.out_dir)
-        group = cfg.wandb_group or Path(cfg.dataset).name
-        id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # no id is ever used twice
-        axes = {"train": "step", "val": "step"}
-        tracker = Wandb(cfg.wandb_mode, cfg.wandb_project, group, id, "train", dataclasses.asdict(cfg), axes)
+        id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # wandb ids are never reused
+        wandb = wandb_options(
+            cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name, id, "train",
+            dataclasses.asdict(cfg), {"train": "step", "val": "step"},
+        )  # fmt: skip
         if segment == 0 and cfg.overwrite:
-            for name in ("latest.pt", "best.pt", "metrics.jsonl"):
+            for name in ("latest.pt", "best.pt", "metrics.jsonl", "loss.png"):
                 (folder / name).unlink(missing_ok=True)
         elif segment == 0 and (folder / "metrics.jsonl").is_file():  # of a run that ended before its first checkpoint
             (folder / "metrics.jsonl").replace(folder / f"metrics-{stamp()}.jsonl")
-        return cls(folder, step, tracker)
+        return cls(folder, step, wandb)
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
         if self.folder:
-            row = {"step": step} | row
             try:
                 with open(self.folder / "metrics.jsonl", "a") as f:
-                    f.write("\n" * self.failed + json.dumps(row) + "\n")
-                self.failed = False
+                    f.write("\n" * self.incomplete_line + json.dumps({"step": step} | row) + "\n")
+                self.incomplete_line = False
             except OSError as error:
-                self.failed = True  # perhaps in the middle of a line
-                text += f"\nnot written to {self.folder}/metrics.jsonl: {error.strerror}"
-            self.tracker.log(row)
+                self.incomplete_line = True
+                text += f"\ncannot write {self.folder}/metrics.jsonl: {error.strerror}"
             self.say([text])
 
     def say(self, lines):
         if self.folder and lines:
             try:
                 print("\n".join(lines), flush=True)
-            except OSError:  # the terminal, or whatever read our output, is gone
+            except OSError:  # the terminal, or the reader of our output, is gone
                 silence_stdout()
 
-    def close(self, summary):
+    def close(self):
+        """Draws loss.png, and waits for wandb."""
         if self.folder:
-            self.tracker.summary(summary)
-            self.say(self.tracker.finish())
+            with contextlib.suppress(OSError):
+                draw_losses(self.folder)
+        if self.process:
+            finish_wandb(self.process)
+
+
+def draw_losses(folder):
+    """Draws the losses in metrics.jsonl as loss.png."""
+    from matplotlib.figure import Figure  # 0.7 s, so only here
+
+    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    axes, rows = figure.subplots(), read_metrics(folder)
+    for key, style in (("train/loss", {"alpha": 0.7, "linewidth": 1}), ("val/loss", {"marker": "o", "markersize": 4})):
+        points = [(row["step"], row[key]) for row in rows if key in row]
+        axes.plot(*zip(*points, strict=True), label=key.replace("/", " "), **style) if points else None
+    axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    with files.replacing(folder / "loss.png") as f:
+        figure.savefig(f, format="png")
 
 
 class Pace:
-    """How fast steps are done: tokens a second, the share of the peak that they use, and the time left."""
+    """Speed and remaining time of a run from step `first` to step `last`, with this many tokens and FLOPs a step, on
+    hardware with a peak of `peak` FLOP/s."""
 
-    def __init__(self, step, last, tokens, flops, peak):
-        """From `step` to `last`, steps of so many tokens and FLOPs, where `peak` FLOP/s would be possible."""
-        self.first, self.last, self.tokens, self.mfu = step, last, tokens, flops / tokens / peak
-        self.begin = time.perf_counter()
-        self.restart(step)
+    def __init__(self, first, last, tokens, flops, peak):
+        self.first, self.last, self.tokens, self.flops, self.peak = first, last, tokens, flops, peak
+        self.start = time.perf_counter()
+        self.restart(first)
 
     def restart(self, step):
-        """Leaves out what was done since the last step: an evaluation, say."""
+        """Measures speed from here on, so that it leaves out the time of an evaluation."""
         self.step, self.at = step, time.perf_counter()
 
     def row(self, step):
-        rate = (step - self.step) * self.tokens / (time.perf_counter() - self.at)
-        return {"train/tokens_per_s": rate, "train/mfu": rate * self.mfu}
+        steps_per_s = (step - self.step) / (time.perf_counter() - self.at)
+        return {"train/tokens_per_s": steps_per_s * self.tokens, "train/mfu": steps_per_s * self.flops / self.peak}
 
     def seconds(self):
-        return time.perf_counter() - self.begin
+        return time.perf_counter() - self.start
 
     def line(self, step, row):
-        """A row in words."""
+        """A row of metrics in words."""
         val = f" | val {row['val/loss']:.4f}" if "val/loss" in row else ""
         left = self.seconds() / (step - self.first) * (self.last - step)
         return (
@@ -125,65 +143,47 @@ def stamp():
     return time.strftime("%Y%m%d-%H%M%S")
 
 
-class Wandb:
-    """One wandb run, in a process of its own (run/wandb_process.py): it never prompts, and the work never waits for it
-    but for PATIENCE seconds at the end. 'auto' is WANDB_MODE, else online with a login and offline without."""
+# ----------------------------------------------------------------------------------------------------------
+# wandb, in a process of its own (run/wandb_process.py): it never prompts, and cannot block or end the work
 
-    def __init__(self, mode, project, group, id, job_type, config, axes):
-        """mode: one of WANDB_MODES. axes: {prefix: step metric}: wandb draws every `prefix/*` against that metric.
-        ValueError where WANDB_MODE is none of them."""
-        if mode == "auto":
-            mode = os.environ.get("WANDB_MODE") or "auto"
-            if mode not in WANDB_MODES:
-                raise ValueError(f"WANDB_MODE={mode!r} is not one of: {', '.join(WANDB_MODES[1:])}")
-        self.process = None
-        if mode == "disabled":
-            return
-        command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py")]
-        self.process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True)
-        self.calls = queue.SimpleQueue()
-        threading.Thread(target=self._send, daemon=True).start()  # a full pipe must not hold the work either
-        names = dict(project=project, group=group, id=id, name=id, job_type=job_type)
-        self.calls.put(names | dict(mode=mode, axes=axes, config=config))
 
-    def _send(self):
-        with contextlib.suppress(OSError), self.process.stdin as pipe:  # OSError: it has ended, and said why
-            while (call := self.calls.get()) is not None:
-                pipe.write(json.dumps(call) + "\n")
-                pipe.flush()
+def wandb_options(mode, project, group, id, job_type, settings, axes):
+    """The options of start_wandb, or None if wandb is disabled. 'auto' is WANDB_MODE, or else online with a login and
+    offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x. ValueError for an invalid WANDB_MODE."""
+    if mode == "auto":
+        mode = os.environ.get("WANDB_MODE") or "auto"
+        if mode not in get_args(WandbMode):
+            raise ValueError(f"WANDB_MODE={mode!r} is not one of: {', '.join(get_args(WandbMode)[1:])}")
+    names = dict(project=project, group=group, id=id, name=id, job_type=job_type, config=settings)
+    return None if mode == "disabled" else {"mode": mode, "axes": axes, "run": names}
 
-    def _call(self, method, argument):
-        if self.process:
-            self.calls.put((method, argument))
 
-    def log(self, row):
-        self._call("log", row)
+def start_wandb(**options):
+    """Starts the process that logs to wandb: the lines appended to the file `path` after `offset`, or, without a path,
+    the lines written to its stdin. It finishes when its stdin is closed, also by the death of this process."""
+    command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), json.dumps(options)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
 
-    def image(self, key, path):
-        self._call("image", {key: str(path)})
 
-    def summary(self, values):
-        self._call("summary", values)
+def finish_wandb(process, lines=None):
+    """Sends the remaining lines and waits until wandb has finished, or for PATIENCE seconds."""
+    try:
+        process.communicate(lines, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")  # wandb's own server
+        for pid in [process.pid, *map(int, children.read_text().split() if children.exists() else [])]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+        process.wait()
+        print(f"wandb did not finish within {PATIENCE} s and was ended", file=sys.stderr)
+    else:
+        if process.returncode < 0:
+            killed = f"wandb's process was killed (signal {-process.returncode})"
+            print(f"{killed}, so its charts are incomplete", file=sys.stderr)
 
-    def finish(self):
-        """Ends the run. Returns the lines that say where its charts are."""
-        if not self.process:
-            return []
-        self.calls.put(None)
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")  # its server
-            for pid in [self.process.pid, *map(int, children.read_text().split() if children.exists() else [])]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.wait()
-            print(f"wandb did not finish within {PATIENCE} s and was ended", file=sys.stderr)
-        place = self.process.stdout.readline()
-        if not place:
-            return []
-        place = json.loads(place)
-        folder = os.path.relpath(place["folder"])
-        if place["url"] and self.process.returncode == 0:
-            return [f"charts    {place['url']}"]
-        return [f"charts    wandb leet {Path(folder).parent}", f"upload    wandb sync {folder}"]
+
+def publish(rows, *args):
+    """Logs rows that are all known as one wandb run; *args as for wandb_options. A row {"image": {key: path}} is a
+    picture."""
+    if options := wandb_options(*args):
+        finish_wandb(start_wandb(**options), "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,61 +1,74 @@
-"""The process in which wandb runs, so that nothing that becomes of it can hold or end the work. run.tracking starts it.
-
-It reads JSON, a line a call: first what wandb.init takes, then [method of Run, argument]. It prints where the run is,
-and finishes it when the input ends, be it that the other process was killed."""
+"""The process in which wandb runs, so that no fault in it can block or end the work. run/tracking.py starts it with its
+options in JSON. It logs each line of a file, or of its stdin, and finishes when stdin is closed."""
 
 import contextlib
 import json
 import os
 import sys
+import threading
 
 
-def begin(wandb, mode, axes, **options):
-    """The wandb run. 'auto' is online with a login, else offline."""
+def start(wandb, mode, axes, run):
+    """The wandb run. 'auto' is online with a login and offline without."""
     wandb.setup(wandb.Settings(silent=True))
     if mode == "auto":
         mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
     settings = wandb.Settings(silent=True, console="off", init_timeout=6)
     try:
-        run = wandb.init(mode=mode, settings=settings, **options)
+        started = wandb.init(mode=mode, settings=settings, **run)
     except wandb.errors.Error as error:  # no login, or no network
         if mode == "offline":
             raise
-        print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
-        id = options["id"] + "-offline"  # the first one counts as used
-        run = wandb.init(mode="offline", settings=settings, **options | {"id": id, "name": id})
-    for prefix, step_metric in axes.items():
-        run.define_metric(step_metric, hidden=True)
-        run.define_metric(f"{prefix}/*", step_metric=step_metric)
-    return run
+        say(f"wandb is not reachable ({type(error).__name__}), so it logs offline", sys.stderr)
+        id = run["id"] + "-offline"  # wandb counts the first id as used
+        started = wandb.init(mode="offline", settings=settings, **run | {"id": id, "name": id})
+    for prefix, x in axes.items():
+        started.define_metric(x, hidden=True)
+        started.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
+    return started
 
 
-def main(calls, answer):
-    calls = map(json.loads, calls)
-    options = next(calls)
+def follow(path, offset, stdin):
+    """Yields the lines of the file after `offset` as they are appended, until stdin is closed."""
+    closed = threading.Event()
+    threading.Thread(target=lambda: (stdin.read(), closed.set()), daemon=True).start()
+    with open(path, "rb") as f:
+        f.seek(offset)
+        rest, last = b"", False
+        while not last:
+            last = closed.wait(1.0)
+            *lines, rest = (rest + f.read()).split(b"\n")
+            yield from lines
+
+
+def say(text, stream):
+    with contextlib.suppress(OSError):  # nobody may be left to read it
+        print(text, file=stream, flush=True)
+
+
+def main(stdin, path=None, offset=0, **options):
     import wandb
 
-    run = begin(wandb, **options)
-    place = {"folder": run.settings.sync_dir, "url": None if run.settings._offline else run.url}
-    with contextlib.suppress(OSError):  # nobody is left to read it
-        os.write(answer, json.dumps(place).encode() + b"\n")
-    for method, argument in calls:
-        if method == "image":
-            run.log({key: wandb.Image(path) for key, path in argument.items()})
-        elif method == "summary":
-            run.summary.update(argument)
-        else:
-            run.log(argument)
+    run = start(wandb, **options)
+    for line in follow(path, offset, stdin) if path else stdin:
+        with contextlib.suppress(ValueError):  # half a line, left by a full disk
+            row = json.loads(line)
+            run.log({key: wandb.Image(image) for key, image in row["image"].items()} if "image" in row else row)
+    folder, is_offline, url = os.path.relpath(run.settings.sync_dir), run.settings._offline, run.url
     run.finish()
+    if is_offline:
+        say(f"charts    wandb leet {os.path.dirname(folder)}\nupload    wandb sync {folder}", sys.stdout)
+    else:
+        say(f"charts    {url}", sys.stdout)
 
 
 if __name__ == "__main__":
-    calls, answer = os.fdopen(os.dup(0)), os.dup(1)
-    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
-    for fd in range(3):  # wandb's server inherits these: it must not hold a pipe of ours, or of the shell, open
+    stdin = os.fdopen(os.dup(0))
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(fd), "w", buffering=1, errors="replace") for fd in (1, 2))
+    for fd in range(3):  # wandb's server inherits these, and would keep a pipe of the shell open
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     try:
-        main(calls, answer)
+        main(stdin, **json.loads(sys.argv[1]))
     except Exception as error:
-        print(f"wandb failed and is left out from here on: {' '.join(str(error).split())[:300]}", file=sys.stderr)
-        sys.stderr.flush()
+        say(f"wandb failed, and the run continues without it: {' '.join(str(error).split())[:300]}", sys.stderr)
         os._exit(1)  # wandb's own exit waits for a server that may be gone

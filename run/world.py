@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from run.device import pick_device
 
-PATIENCE = timedelta(minutes=10)  # that a process waits for the others, before it ends
+PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class World:
 
     @classmethod
     def join(cls, device_name):
-        """The world that torchrun describes in the environment, or this process alone. ValueError where it describes
-        half of one."""
+        """The world that torchrun describes in the environment, or this process alone. ValueError if only some of
+        torchrun's variables are set."""
         given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
         numbers = [int(value) if value.isdigit() else -1 for value in given.values()]
         rank, size = numbers if len(numbers) == 2 else (0, 1)
@@ -45,13 +45,13 @@ class World:
 
     @staticmethod
     def leave():
-        """Ends the connection, if there is one. DDP's threads must have ended before."""
+        """Closes the connection, if there is one. The threads of DDP must have ended."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     @staticmethod
     def lost(error):
-        """Whether an error says that another process did not answer."""
+        """Whether an error means that another process did not answer."""
         said = str(error).lower()
         return dist.is_initialized() and any(w in said for w in ("timed out", "timeout", "connection", "peer"))
 
@@ -60,18 +60,18 @@ class World:
         return self.rank == 0
 
     def barrier(self):
-        """Waits until every process is at a barrier."""
+        """Waits for all processes."""
         if self.size > 1:
             dist.barrier()
 
     def first_goes_first(self, action):
-        """action() in every process, in the first one before the others: it may write what the others then read."""
+        """action() in all processes. The first one goes first: it may write what the others then read."""
         result = action() if self.is_first else None
         self.barrier()
         return result if self.is_first else action()
 
     def sum(self, value):
-        """The sum of every process's value, a number."""
+        """The sum of a number over all processes."""
         if self.size == 1:
             return value
         total = torch.tensor(float(value), device=self.device)
@@ -79,8 +79,8 @@ class World:
         return total.item()
 
     def share_rows(self, batch_size, micro_steps):
-        """The rows of a step, and this process's part of them, a range for each of its micro-steps. ValueError where they
-        do not divide."""
+        """The number of rows in a step, and this process's rows as one range per micro-step. ValueError if they cannot
+        be divided equally."""
         rows, mine = batch_size * micro_steps, -(-micro_steps // self.size)
         each, odd = divmod(rows, self.size * mine)
         if odd:
@@ -90,15 +90,15 @@ class World:
         return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
 
     def exchange(self, model, last):
-        """Around a micro-step: gradients are exchanged after the last one of a step."""
+        """A context for a micro-step: only the last one of a step exchanges gradients."""
         return contextlib.nullcontext() if self.size == 1 or last else model.no_sync()
 
     def wrap(self, model):
-        """The model, made to average its gradients over the processes."""
+        """Makes the model average its gradients over the processes."""
         return DistributedDataParallel(model) if self.size > 1 else model
 
     def place(self, tensors):
-        """The tensors on this process's device."""
-        if self.device.type == "cuda":  # pinned memory is copied while the GPU computes
+        """Copies the tensors to this process's device."""
+        if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
             return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
         return [t.to(self.device) for t in tensors]

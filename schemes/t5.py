@@ -1,0 +1,49 @@
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from model import PositionScheme
+
+
+class T5(PositionScheme, name="t5"):
+    """Raffel et al. 2020 (arXiv 1910.10683): scores + b[bucket(i−j), h], with one learned table for all layers. Of the
+    32 causal buckets, 16 hold a single distance each and 16 grow logarithmically up to 128. Distances beyond training
+    share the last bucket that training reaches.
+
+    Deviations: T5 omits 1/sqrt(D); here, scores are scaled as in all schemes. The table is multiplied by `size`,
+    because a step of Adam moves a parameter by at most the learning rate, and biases reach several nats.
+    """
+
+    n_buckets, max_distance = 32, 128
+    reads, options = ("pos_init",), {"size": 64.0}
+    no_decay = ("table",)
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
+        self.size, self.last = self.own_options(config)["size"], self.last_bucket(config)
+
+    def last_bucket(self, config):
+        """The last bucket that training reaches. No untrained bucket is ever used."""
+        return self.bucket(torch.tensor(config.block_size - 1, device="cpu")).item()
+
+    def start_from(self, config):
+        last = self.last_bucket(config)
+        self.table.data[last + 1 :] = self.table.data[last]
+
+    def bucket(self, n):
+        """The buckets of the distances n, int64."""
+        exact = self.n_buckets // 2
+        far = (n.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.n_buckets - exact)
+        return torch.where(n < exact, n, (exact + far.long()).clamp(max=self.n_buckets - 1))
+
+    def prepare(self, q_pos, k_pos):
+        """The bias for the distances 0 … S−1: (S, H)."""
+        bucket = self.bucket(torch.arange(len(k_pos), device=k_pos.device)).clamp(max=self.last)
+        return self.size * F.embedding(bucket, self.table)
+
+    def bias(self, q, k, q_pos, k_pos, prepared, layer):
+        distance = (q_pos[:, None] - k_pos).clamp(min=0)
+        return F.embedding(distance, prepared).permute(2, 0, 1)[None].contiguous()  # (1, H, queries, keys)
