@@ -22,7 +22,7 @@ import data
 from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import Checkpoint
-from run.device import DType, autocast, matmul_peak, pick_device, pick_dtype
+from run.device import DType, pick_device, pick_dtype
 from run.folder import RunFolder
 from run.optimizer import Optimizer, schedule
 from run.script import Stop, script
@@ -99,12 +99,12 @@ class TrainConfig(GPTConfig):
 
 
 @torch.no_grad()
-def evaluate(model, split, starts, rows, world, dtype, label="validation"):
+def evaluate(model, split, starts, rows, world, label="validation"):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, divided among the processes."""
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
     silent = None if world.is_first else True  # None: only where stderr is a terminal
-    with autocast(world.device, dtype):
+    with world.autocast():
         for i in tqdm(range(0, len(mine), rows), desc=label, unit="batch", leave=False, disable=silent):
             batch = mine[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
@@ -116,22 +116,18 @@ def evaluate(model, split, starts, rows, world, dtype, label="validation"):
 def train(cfg, folder):
     """Trains in a RunFolder as cfg says. Returns the best validation loss in nats per token. ValueError for a setting
     that does not fit, before anything is written."""
-    # the processes, the text, the model and its optimizer: the same in all processes
-    world = World.join(cfg.device)
-    device, dtype = world.device, pick_dtype(cfg.dtype, world.device)
-    dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
-    model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(device)
-    optimizer = Optimizer(model, cfg)
-
-    # the batches, this process's rows of each micro-step, and the validation windows
+    # the processes, and this one's rows of each micro-step
+    world = World.join(cfg.device, cfg.dtype)
     rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
+
+    # the text, its batches and the validation windows
+    dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 
-    def validate():
-        return evaluate(model, dataset.val, val_starts, len(my_rows[0]), world, dtype)
-
-    # start with new weights, with those of another run, or where an earlier call stopped
+    # the model: with new weights, with those of another run, or where an earlier call stopped
+    model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(world.device)
+    optimizer = Optimizer(model, cfg)
     step, best_val_loss, segment, notes = start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
         if world.is_first:
@@ -142,25 +138,30 @@ def train(cfg, folder):
 
     # compile the model, and average gradients over the processes
     torch.backends.cuda.matmul.allow_tf32 = True
-    compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
+    compiled = cfg.compile if cfg.compile is not None else world.device.type == "cuda"
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
-    peak, tokens = matmul_peak(device, dtype), rows * cfg.block_size
+    peak, tokens = world.peak(), rows * cfg.block_size
     log = RunLog.open(cfg, world, segment, step)
     log.say([
         f"{cfg.out_dir}: {cfg.pos_scheme}, {model.n_params():,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
-        f"{world.size} × {device.type}, {str(dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
+        f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
         *notes,
     ])  # fmt: skip
+
+    # the loss before the first step
+    def validate():
+        return evaluate(model, dataset.val, val_starts, len(my_rows[0]), world)
+
     stop, stopping = Stop(), False
     if step == 0:
         val_loss = validate()
         log(0, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
 
-    pace = Pace(step, cfg.max_iters, tokens, tokens * model.flops_per_token(), world.size * peak)
-    loss_sum = torch.zeros((), device=device)
+    pace = Pace(step, cfg.max_iters, tokens, tokens * model.flops_per_token(), peak)
+    loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
         if compiled:
@@ -169,7 +170,7 @@ def train(cfg, folder):
             x, y = world.place(batches(step, mine.start, mine.stop))
             if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
-            with world.exchange(step_model, n == len(my_rows) - 1), autocast(device, dtype):
+            with world.exchange(step_model, n == len(my_rows) - 1), world.autocast():
                 loss = step_model(x, y)[1] / len(my_rows)
             loss.backward()
             loss_sum += loss.detach()
@@ -242,14 +243,14 @@ def eval_only(cfg):
     checkpoint = checkpoints.load(cfg.out_dir)
     dataset = data.load(cfg.dataset)
     checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-    world = World(pick_device(cfg.device))
+    device = pick_device(cfg.device)
+    world = World(device, pick_dtype(cfg.dtype, device))
     model = checkpoint.model(world.device)
     T = model.config.block_size
     starts = dataset.val.val_starts(T)
     text = f"the whole validation text, {len(starts):,} windows of {T} tokens"
     print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:", flush=True)
-    dtype = pick_dtype(cfg.dtype, world.device)
-    loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, dtype, checkpoint.path)
+    loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, checkpoint.path)
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
     print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")

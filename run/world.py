@@ -1,4 +1,4 @@
-"""The processes that train together: one alone, or torchrun's."""
+"""The processes that train together, one or torchrun's, and what each of them computes with."""
 
 import contextlib
 import os
@@ -9,21 +9,22 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from run.device import pick_device
+from run.device import autocast, matmul_peak, pick_device, pick_dtype
 
 PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among the processes of a run."""
+    """This process: its device, its dtype, and its rank among the processes of a run."""
 
     device: torch.device
+    dtype: torch.dtype
     rank: int = 0
     size: int = 1
 
     @classmethod
-    def join(cls, device_name):
+    def join(cls, device_name, dtype_name):
         """The world that torchrun describes in the environment, or this process alone. ValueError if only some of
         torchrun's variables are set."""
         given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
@@ -41,7 +42,7 @@ class World:
             torch.cuda.set_device(device)
         if size > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-        return cls(device, rank, size)
+        return cls(device, pick_dtype(dtype_name, device), rank, size)
 
     @staticmethod
     def leave():
@@ -88,6 +89,13 @@ class World:
             raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {parts}")
         first = self.rank * mine * each
         return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
+
+    def autocast(self):
+        return autocast(self.device, self.dtype)
+
+    def peak(self):
+        """FLOP/s of large matrix products in all processes together."""
+        return self.size * matmul_peak(self.device, self.dtype)
 
     def exchange(self, model, last):
         """A context for a micro-step: only the last one of a step exchanges gradients."""
