@@ -1,0 +1,1 @@
+"""The pages, and the script that draws their pictures of schemes."""

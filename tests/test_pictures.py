@@ -1,0 +1,44 @@
+"""The pictures show what the model computes."""
+
+import torch
+from test_model import build
+
+from docs import pictures
+from evaluation.pictures import COLORS, scheme_styles
+from model import scheme_names
+
+
+def test_mean_score_by_distance_of_known_scores():
+    """With zero queries ALiBi's scores are −m·distance, and their mean over heads falls along one line."""
+    model = build("alibi", block_size=16)
+    for block in model.transformer.h:
+        torch.nn.init.zeros_(block.attn.c_attn.weight)
+    got = pictures.mean_score_by_distance(model, torch.zeros(1, 64, dtype=torch.long))
+    slope = sum(model.pos.slopes) / 2
+    torch.testing.assert_close(got[16:].diff(), torch.full((47,), -slope, dtype=torch.float64))
+
+
+def test_one_command_draws_everything_and_skips_what_is_not_a_run(trained, tmp_path, capsys):
+    runs = [str(trained(scheme)) for scheme in ("learnable", "t5", "transformer_xl", "rope")]
+    assert pictures.main([*runs, str(tmp_path), f"--results_dir={tmp_path}"]) == 0
+    drawn = {p.stem for p in (tmp_path / "schemes").glob("*.png") if p.stat().st_size > 5000}
+    assert drawn == {*pictures.FIXED, *pictures.LEARNED, "scores"}
+    out = capsys.readouterr().out
+    assert f"note: {tmp_path} is skipped: there is no checkpoint" in out and "not drawn" not in out
+
+
+def test_what_needs_a_run_is_named(tmp_path, capsys):
+    assert pictures.main([f"--results_dir={tmp_path}"]) == 0
+    assert "t5: not drawn, because it needs a t5 run: python train.py config/t5.py" in capsys.readouterr().out
+    assert {p.stem for p in (tmp_path / "schemes").glob("*.png")} == {*pictures.FIXED}
+
+
+def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():
+    names = list(scheme_names())
+    everywhere = dict(zip(names, scheme_styles(names), strict=True))
+    assert scheme_styles(["rope", "alibi"]) == [everywhere["rope"], everywhere["alibi"]]
+    grid = scheme_styles(["rope", "alibi", "rope", "rope", "rope"])
+    assert grid[:2] == [everywhere["rope"], everywhere["alibi"]]
+    assert len({style["color"] for style in grid}) == 5  # there are enough colours to tell them apart
+    full = scheme_styles([*names, "rope", "rope"])
+    assert len({tuple(style.values()) for style in full}) == len(full) > len(COLORS)
