@@ -1,3 +1,5 @@
+"""An export computes the same logits and the same tokens in Hugging Face's transformers."""
+
 import json
 import os
 import sys
@@ -5,9 +7,8 @@ import sys
 import pytest
 import torch
 
-import data
-from data.prepare import make_tokenizer
-from model import GPT, SCHEMES, GPTConfig
+from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, tokenizer_from
+from model import GPT, GPTConfig, scheme_names
 from run import checkpoint as checkpoints
 from run.checkpoint import Checkpoint
 from run.foreign import ARCHITECTURES, import_transformers
@@ -18,8 +19,8 @@ TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
 
 
 def write_run(folder, tokenizer=None, **settings):
-    """The folder of a run whose weights are all random, and so large that nothing can pass unseen."""
-    tokenizer = tokenizer or data.CharTokenizer(set(TEXT))
+    """A run whose weights are all random, and large enough that any mistake shows."""
+    tokenizer = tokenizer or CharTokenizer(set(TEXT))
     sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
     model = GPT(GPTConfig(**sizes | settings)).eval()
     generator = torch.Generator().manual_seed(0)
@@ -33,7 +34,7 @@ def write_run(folder, tokenizer=None, **settings):
 
 
 def differences(model, folder):
-    """Largest difference of logits at block_size and, where the scheme is defined there, at four times it."""
+    """The largest difference of logits at block_size and, if the scheme is defined there, at four times it."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     n = model.config.block_size
     lengths = [n] if model.config.max_positions else [n, 4 * n]
@@ -59,25 +60,25 @@ def test_an_export_has_equal_logits_and_writes_the_same_text(scheme, settings, t
     found, out = differences(model, hf), capsys.readouterr().out
     assert max(found) <= 1e-4 and out.count("largest difference") == len(found)
     theirs, idx = transformers.AutoModelForCausalLM.from_pretrained(hf), torch.tensor([[3, 1, 4, 1]])
-    written = theirs.generate(idx, max_new_tokens=28, do_sample=False)  # and it stops nowhere
+    written = theirs.generate(idx, max_new_tokens=28, do_sample=False)  # it never stops early
     assert torch.equal(written, model.generate(idx, 28, temperature=0))
     assert f"{hf}: {NAMES[scheme]}, with its tokenizer" in out
     assert (hf / "model.safetensors").is_file() and not list(tmp_path.glob("**/.writing*"))
-    if "rope_scaling" in settings:  # and would not without the scaling
+    if "rope_scaling" in settings:  # without the scaling it differs
         path = hf / "config.json"
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": rope}))
         assert min(differences(model, hf)) > 1e-3
 
 
-def test_what_went_out_comes_in_again(tmp_path):
+def test_an_exported_model_can_be_imported(tmp_path):
     model = write_run(tmp_path / "r")
     export.main([f"{tmp_path}/r", f"--hf_dir={tmp_path}/a"])
     back = checkpoints.load(tmp_path / "a").model(torch.device("cpu"))
     idx = torch.randint(20, (1, 32))
     with torch.no_grad():
         assert torch.allclose(back(idx, idx)[0], model(idx, idx)[0], atol=1e-4)
-    export.main([f"{tmp_path}/a", f"--hf_dir={tmp_path}/b"])  # which carries no tokenizer
+    export.main([f"{tmp_path}/a", f"--hf_dir={tmp_path}/b"])  # an imported model has no tokenizer
     assert max(differences(model, tmp_path / "b")) <= 1e-4 and not (tmp_path / "b" / "tokenizer.json").exists()
 
 
@@ -86,34 +87,51 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(kind, tmp_path):
     write_run(tmp_path / "r", tokenizer, n_embd=2, n_layer=1)
     export.main([f"{tmp_path}/r"])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "r" / "hf")
-    text = TEXT if kind == "char" else f"{TEXT}{data.END_OF_TEXT}{TEXT} "
+    text = TEXT if kind == "char" else f"{TEXT}{END_OF_TEXT}{TEXT} "
     assert theirs.encode(text) == list(tokenizer.encode(text))
     assert theirs.decode(theirs.encode(text)) == text == tokenizer.decode_bytes(theirs.encode(text)).decode()
     assert theirs.eos_token_id == tokenizer.eot
-    if kind == "char":  # nothing is dropped
+    if kind == "char":  # unknown characters are not dropped
         with pytest.raises(Exception, match="Missing"):
             theirs.encode("def €")
 
 
-OTHERS = [s for s in SCHEMES if s not in ARCHITECTURES]
+def test_a_hugging_face_tokenizer_is_written_back(tmp_path):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    settings = dict(special_tokens=["</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, **settings)
+    inner.train_from_iterator([TEXT * 20], trainer)
+    tokenizer = tokenizer_from({"kind": "hf", "json": inner.to_str()})
+    write_run(tmp_path / "r", tokenizer, n_embd=2, n_layer=1)
+    export.main([f"{tmp_path}/r"])
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "r" / "hf")
+    assert theirs.encode(f"{TEXT}</s>{TEXT} ") == list(tokenizer.encode(f"{TEXT}</s>{TEXT} "))
+    assert theirs.decode(theirs.encode(TEXT)) == TEXT and theirs.eos_token_id == tokenizer.eot == 0
+
+
+OTHERS = [s for s in scheme_names() if s not in ARCHITECTURES]
 UNEXPORTED = [
-    *((dict(pos_scheme=s), f"computes pos_scheme={s}: only learnable, rope, alibi") for s in OTHERS),
-    (dict(pos_scheme="alibi", bias=True), "MPT has no biases and the exact GELU: bias=True"),
-    (dict(pos_scheme="alibi", gelu_tanh=True), "gelu_tanh=True do not fit it"),
-    (dict(pos_scheme="rope", window=8), "with a window, a pos_pattern or qk_norm"),
-    (dict(pos_scheme="rope", pos_pattern="10"), "with a window, a pos_pattern or qk_norm"),
-    (dict(pos_scheme="rope", qk_norm=True), "with a window, a pos_pattern or qk_norm"),
+    *((dict(pos_scheme=s), f"cannot export pos_scheme={s}: Hugging Face has arch") for s in OTHERS),
+    (dict(pos_scheme="alibi", bias=True), "bias=True, gelu_tanh=False to MPT, which has no biases and the exact GELU"),
+    (dict(pos_scheme="alibi", gelu_tanh=True), "cannot export bias=False, gelu_tanh=True to MPT"),
+    (dict(pos_scheme="rope", window=8), "cannot export a window, a pos_pattern or qk_norm"),
+    (dict(pos_scheme="rope", pos_pattern="10"), "cannot export a window, a pos_pattern or qk_norm"),
+    (dict(pos_scheme="rope", qk_norm=True), "cannot export a window, a pos_pattern or qk_norm"),
 ]
 
 
 @pytest.mark.parametrize("settings, message", UNEXPORTED)
-def test_what_hugging_face_does_not_compute_is_refused(settings, message, tmp_path, refused):
+def test_mistake_exporting_what_hugging_face_does_not_compute(settings, message, tmp_path, refused):
     write_run(tmp_path / "r", **settings)
     assert message in refused(export.main, tmp_path / "r")
     assert sorted(os.listdir(tmp_path / "r")) == ["best.pt", "latest.pt"]
 
 
-def test_bad_input_leaves_everything_as_it_is(tmp_path, refused, monkeypatch):
+def test_mistake_in_an_export_leaves_everything_as_it_is(tmp_path, refused, monkeypatch):
     run, full = tmp_path / "r", tmp_path / "full"
     write_run(run)
     full.mkdir()

@@ -1,4 +1,4 @@
-"""Other people's weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
+"""Imported weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def write_gpt2(folder, **settings):
     size = dict(vocab_size=V, n_positions=16, n_embd=64, n_layer=2, n_head=2, initializer_range=0.2, bos_token_id=None, eos_token_id=None)  # fmt: skip
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size | settings)).eval()
     for p in theirs.parameters():
-        if p.dim() == 1:  # biases and norms, too
+        if p.dim() == 1:  # also biases and norms
             p.data += 0.2 * torch.randn_like(p)
     theirs.save_pretrained(folder)
     return theirs, folder
@@ -41,12 +41,8 @@ def load(path):
     return checkpoints.load(path).model(torch.device("cpu"))
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Hugging Face
-
-
 @torch.no_grad()
-def test_a_gpt2_has_its_own_logits_and_text_and_another_gelu_has_not(gpt2):
+def test_a_gpt2_gives_its_own_logits_and_text_and_another_gelu_does_not(gpt2):
     theirs, folder = gpt2
     idx = torch.randint(V, (3, 16))
     logits, written = theirs(idx).logits, theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
@@ -64,25 +60,25 @@ def test_a_gpt2_has_its_own_logits_and_text_and_another_gelu_has_not(gpt2):
     [
         (dict(model_type="llama"), "has the architecture 'llama': only Hugging Face's 'gpt2' can be loaded"),
         (dict(model_type=None), "has the architecture None"),
-        (dict(n_inner=32), "n_inner=32, and model.py computes only None or 256"),
-        (dict(activation_function="relu"), "activation_function='relu', and model.py computes only 'gelu' or 'gelu_new'"),
-        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon=1e-06, and"),
-        (dict(scale_attn_weights=False), "scale_attn_weights=False, and"),
-        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True, and"),
-        (dict(reorder_and_upcast_attn=True), "reorder_and_upcast_attn=True, and"),
-        (dict(tie_word_embeddings=False), "tie_word_embeddings=False, and"),
-        (dict(n_layer=3), "lacks 12 of its weights, such as transformer.h.2."),
+        (dict(n_inner=32), "n_inner=32, but model.py computes only None or 256"),
+        (dict(activation_function="relu"), "activation_function='relu', but model.py computes only 'gelu' or 'gelu_new'"),
+        (dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon=1e-06, but"),
+        (dict(scale_attn_weights=False), "scale_attn_weights=False, but"),
+        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True, but"),
+        (dict(reorder_and_upcast_attn=True), "reorder_and_upcast_attn=True, but"),
+        (dict(tie_word_embeddings=False), "tie_word_embeddings=False, but"),
+        (dict(n_layer=3), "is incomplete: 12 weights are missing, such as transformer.h.2."),
         (dict(n_embd="wide"), "could not be loaded (Validation error for field 'n_embd'"),
     ],
 )  # fmt: skip
-def test_what_model_py_does_not_compute_is_refused(tmp_path, settings, message, refused):
+def test_mistake_importing_what_model_py_does_not_compute(tmp_path, settings, message, refused):
     write_gpt2(tmp_path, **{k: v for k, v in settings.items() if k == "n_inner"})
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     assert message in refused(sample.main, f"--out_dir={tmp_path}")
 
 
-def test_damaged_folders_are_refused(tmp_path, refused):
+def test_mistake_damaged_folders(tmp_path, refused):
     write_gpt2(tmp_path / "m")
     weights, settings, argv = tmp_path / "m/model.safetensors", tmp_path / "m/config.json", f"--out_dir={tmp_path}/m"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -95,7 +91,7 @@ def test_damaged_folders_are_refused(tmp_path, refused):
     assert "there is no checkpoint" in refused(sample.main, argv)
 
 
-def test_only_names_of_the_hub_reach_for_the_network(tmp_path, monkeypatch, refused):
+def test_only_hub_names_use_the_network(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     asked = []
 
@@ -109,25 +105,21 @@ def test_only_names_of_the_hub_reach_for_the_network(tmp_path, monkeypatch, refu
     assert not asked
     for name in ("gpt2", "gpt2-xl", "hf:owner/name"):
         line = refused(sample.main, f"--out_dir={name}")
-        assert f"error: {name} could not be loaded (We couldn't connect" in line and "connect, or name a folder" in line
+        assert f"error: {name} could not be loaded (We couldn't connect" in line and "connect to the network, or name a folder" in line
     assert asked == ["gpt2", "gpt2-xl", "owner/name"]
-    (tmp_path / "gpt2").mkdir()  # one's own folder goes first
+    (tmp_path / "gpt2").mkdir()  # a local folder takes precedence
     assert "there is no checkpoint gpt2/best.pt" in refused(sample.main, "--out_dir=gpt2")
 
 
-def test_a_missing_package_is_named(gpt2, monkeypatch, refused):
+def test_mistake_without_transformers(gpt2, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in refused(sample.main, f"--out_dir={gpt2[1]}")
     assert "pip install transformers" in refused(sample.main, "--out_dir=gpt2-xl")
 
 
-# ----------------------------------------------------------------------------------------------------------
-# nanoGPT
-
-
 @pytest.fixture(scope="module")
 def nanogpt(tmp_path_factory):
-    """A model, and the folder of what nanoGPT would write of it, compiled and with the masks of its first versions."""
+    """A model, and a folder with the checkpoint that nanoGPT would write, compiled and with its first versions' masks."""
     model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
     for p in model.parameters():
         p.data *= 10
@@ -143,7 +135,7 @@ def nanogpt(tmp_path_factory):
 
 
 @torch.no_grad()
-def test_nanogpts_checkpoint_has_its_own_logits(nanogpt):
+def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt):
     model, folder = nanogpt
     idx = torch.randint(V, (3, 16))
     for source in (folder, folder / "ckpt.pt"):
@@ -151,7 +143,7 @@ def test_nanogpts_checkpoint_has_its_own_logits(nanogpt):
     assert checkpoints.load(folder).step == 250
 
 
-def test_a_fork_of_nanogpt_is_refused(nanogpt, tmp_path, refused):
+def test_mistake_a_fork_of_nanogpt(nanogpt, tmp_path, refused):
     checkpoint = torch.load(nanogpt[1] / "ckpt.pt")
     checkpoint["model_args"]["n_kv_head"] = 1
     torch.save(checkpoint, tmp_path / "ckpt.pt")
@@ -159,23 +151,19 @@ def test_a_fork_of_nanogpt_is_refused(nanogpt, tmp_path, refused):
     assert "ckpt.pt does not fit model.py" in line and "n_kv_head" in line
 
 
-# ----------------------------------------------------------------------------------------------------------
-# In each script
-
-
 @pytest.fixture(params=["nanogpt", "gpt2"])
 def foreign(request, nanogpt, tmp_path_factory):
     return nanogpt[1] if request.param == "nanogpt" else write_gpt2(tmp_path_factory.mktemp("hf") / "m")[1]
 
 
-def test_samples_with_a_tokenizer_that_is_named(foreign, dataset, refused):
+def test_samples_with_a_named_tokenizer(foreign, dataset, refused):
     texts, _ = write(foreign, dataset=dataset, start="def f", num_samples=2, max_new_tokens=20)
     assert len(texts) == 2 and all(t.startswith("def f") and len(t) == 25 for t in texts)
     advice = "carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME"
     assert advice in refused(sample.main, f"--out_dir={foreign}")
 
 
-def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, trained, refused):
+def test_mistake_a_tokenizer_that_does_not_fit(foreign, dataset, gpt2_bpe, trained, refused):
     line = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt2")
     assert "has 30 ids, too few for the 50,257 of --tokenizer=gpt2" in line
     line = refused(sample.main, f"--out_dir={trained('learnable')}", "--tokenizer=gpt2")
@@ -186,7 +174,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(foreign, dataset, gpt2_bpe, tr
 
 
 @pytest.mark.usefixtures("few_documents")
-def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, trained, tmp_path, monkeypatch, capsys, refused):
+def test_is_evaluated_beside_a_run(foreign, dataset, trained, tmp_path, monkeypatch, capsys, refused):
     shutil.copytree(trained("rope"), tmp_path / "rope", ignore=shutil.ignore_patterns("length*"))
     argv = [str(foreign), f"{tmp_path}/rope", "--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results"]
     assert "does not say which text it was trained on" in refused(eval_length.main, *argv)
@@ -194,15 +182,15 @@ def test_is_evaluated_beside_a_run_of_ours(foreign, dataset, trained, tmp_path, 
     assert eval_length.main(argv) == 0
     out = capsys.readouterr().out
     assert "—" in out and "±" in out
-    monkeypatch.setattr("evaluation.protocols.window_losses", None)  # a second computation would fail
+    monkeypatch.setattr("evaluation.protocols.window_losses", None)  # computing again would fail
     assert eval_length.main(argv) == 0
     assert capsys.readouterr().out.count("done before") == 2
     assert (foreign / "length-tiny.npz").is_file()
 
 
-def test_a_name_of_the_hub_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path, monkeypatch, capsys):
+def test_a_hub_model_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write_gpt2(tmp_path / "owner" / "name")  # transformers, too, looks here first
+    write_gpt2(tmp_path / "owner" / "name")  # transformers also looks here first
     argv = ["hf:owner/name", "--blocks=20", f"--dataset={dataset}"]
     assert eval_length.main(argv) == 0 and (tmp_path / "results/hub/owner/name/length-tiny.json").is_file()
     assert "done before" not in capsys.readouterr().out
@@ -210,7 +198,7 @@ def test_a_name_of_the_hub_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path
     assert "name: done before" in capsys.readouterr().out
 
 
-def test_training_begins_from_it(foreign, dataset, tmp_path, capsys, refused):
+def test_training_starts_from_it(foreign, dataset, tmp_path, capsys, refused):
     flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--muon_lr=0", "--device=cpu"]
     assert "does not say which text it was trained on" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
     assert not (tmp_path / "r").exists()
@@ -227,16 +215,16 @@ def test_training_begins_from_it(foreign, dataset, tmp_path, capsys, refused):
     assert "has weights that this model does not have, such as transformer.h." in line
     train.main([*flags, "--pos_scheme=rope", f"--dataset={dataset}", f"--out_dir={tmp_path}/rope"])
     assert "pos.wpe.weight is not loaded" in capsys.readouterr().out
-    write(tmp_path / "rope")  # our tokenizer by now
+    write(tmp_path / "rope")  # it now has the dataset's tokenizer
 
 
-def test_training_with_more_tokens_than_it_knows_is_refused(tmp_path, dataset, refused):
+def test_mistake_training_on_more_ids_than_it_has(tmp_path, dataset, refused):
     write_gpt2(tmp_path / "m", vocab_size=20)
     line = refused(train.main, f"--init_from={tmp_path}/m", f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
     assert "vocab_size=20 is smaller than the tokenizer's 25" in line and not (tmp_path / "r").exists()
 
 
-def test_all_of_the_validation_text_and_no_resuming(foreign, dataset, capsys, refused):
+def test_eval_only_works_and_resume_does_not(foreign, dataset, capsys, refused):
     train.main(["--eval_only", f"--out_dir={foreign}", f"--dataset={dataset}", "--device=cpu"])
     assert "nats per token" in capsys.readouterr().out
     assert "does not say which text it was trained on" in refused(train.main, "--eval_only", f"--out_dir={foreign}")

@@ -1,14 +1,13 @@
 """Times training steps of every scheme, side by side:  python -m tools.bench [config/gpt2.py] [--nanogpt=PATH]
 
-A step is forward, backward, clipping and optimizer, on random tokens. With --lengths=128,1024,8192 it measures one
-layer's attention instead, forward and backward on one window of each length: its time, its peak memory, and the peak
-memory of a training step. With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and optimizer join in.
-The contenders alternate, so a machine whose speed drifts treats them equally. A ratio is the median over rounds of the
-speed relative to `learnable` in the same round.
+A step is forward, backward, clipping and optimizer, on random tokens. --lengths=128,1024,8192 measures one layer's
+attention instead, forward and backward on one window of each length, and the peak memory of it and of a training step.
+With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and optimizer join in. The contenders alternate, so a
+machine whose speed drifts treats them equally. A ratio is the median over rounds of the speed relative to `learnable`
+in the same round.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import runpy
@@ -29,7 +28,7 @@ from run.script import script
 from train import TrainConfig
 
 BASE = GPTConfig.pos_scheme  # speeds are relative to this scheme, GPT-2's own
-TURN_SECONDS = 20  # at each length, a contender stops after the round in which its turns have taken this long
+TURN_SECONDS = 20  # at each length, no round starts after this long per contender
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ def contenders(cfg, device):
     """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT if asked for."""
     pairs = {"nanoGPT": nanogpt(cfg, device)} if cfg.nanogpt else {}
     other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
-    named = {scheme: (scheme, cfg.optimizer) for scheme in (BASE, *scheme_names())}
-    named[f"{BASE}, {other}"] = BASE, other
-    for name, (scheme, optimizer) in named.items():
+    named = [(scheme, scheme, cfg.optimizer) for scheme in dict.fromkeys([BASE, *scheme_names()])]
+    for name, scheme, optimizer in [*named, (f"{BASE}, {other}", BASE, other)]:
         model = build(cfg, scheme, device)
         pairs[name] = model, Optimizer(model, dataclasses.replace(cfg, optimizer=optimizer))
     return pairs
@@ -105,7 +103,7 @@ def steps(cfg, device, dtype):
         loss.item()  # waits for the device
 
     runs = {name: torch.compile(m, mode=cfg.compile_mode) if compiled else m for name, (m, _) in pairs.items()}
-    actions = {name: functools.partial(step, runs[name], *pair) for name, pair in pairs.items()}
+    actions = {name: lambda run=runs[name], pair=pair: step(run, *pair) for name, pair in pairs.items()}
     times = alternate(actions, cfg.rounds, device)
     what = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * compiled
     tokens = cfg.batch_size * cfg.block_size
@@ -134,9 +132,8 @@ def peak_memory(action, device):
         return torch.cuda.max_memory_allocated() - before
     with torch.profiler.profile(profile_memory=True) as profile:  # records every allocation and release
         action()
-    changes = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    changes = torch.tensor([e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())])
-    return changes.cumsum(0).max().item()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return torch.tensor([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).cumsum(0).max().item()
 
 
 def measure(cfg, n, schemes, device, dtype):
@@ -153,8 +150,9 @@ def measure(cfg, n, schemes, device, dtype):
 
 def at_lengths(cfg, device, dtype):
     """Prints attention's time and memory, and a step's memory, against length."""
-    on_cpu = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else on_cpu
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
     lengths = sorted({int(n) for n in cfg.lengths.split(",")})
     found, fitting = {}, list(scheme_names())  # found: length -> scheme -> what was measured
     for n, longer in zip(lengths, [*lengths[1:], 0], strict=True):

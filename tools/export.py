@@ -1,7 +1,7 @@
-"""Writes a model in Hugging Face's format:  python -m tools.export out/rope
+"""Exports a model in Hugging Face's format:  python -m tools.export out/rope
 
-learnable becomes a GPT-2, rope a GPT-NeoX and alibi an MPT; no architecture there computes the other schemes. The
-export is loaded back and compared with our logits before it stays. Needs  pip install transformers
+learnable becomes a GPT-2, rope a GPT-NeoX and alibi an MPT; no Hugging Face architecture computes the other schemes.
+The export is loaded again and must give the same logits before it is kept. Needs  pip install transformers
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from pathlib import Path
 import torch
 
 import config
-import data
+from data.tokenizers import END_OF_TEXT, GPT2_PATTERN, tokenizer_from
 from run import checkpoint as checkpoints
 from run import files
-from run.script import script
 from run.foreign import import_transformers, to_hugging_face
+from run.script import script
 
-TOLERANCE = 1e-3  # of the logits' spread: transformers computes angles and biases in float32, less exactly far out
+TOLERANCE = 1e-3  # of the logits' spread: at far positions, transformers' float32 angles and biases are less exact
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    runs: tuple = ()  # given without a flag: one run folder, or whatever else sample.py takes
+    runs: tuple = ()  # given without a flag: one run folder, or anything else that sample.py accepts
     hf_dir: str = ""  # the folder to write; default: hf in the run's folder
 
     def __post_init__(self):
@@ -29,29 +29,40 @@ class ExportConfig:
             raise ValueError("which run? Name one: python -m tools.export out/rope")
 
 
-def to_hugging_face_tokenizer(transformers, tokenizer):
-    """transformers' tokenizer that encodes and decodes as ours does."""
-    if tokenizer.eot is None:  # characters; without an entry for unknown ones they are an error, as here
-        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+def from_characters(tokenizer):
+    """By character. There is no entry for unknown characters, so they are an error, as in our tokenizer."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-        fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
-        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        fast.decoder = decoders.Fuse()
-        special = {}
-    else:
-        from transformers.convert_slow_tokenizer import TikTokenConverter
+    fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    fast.decoder = decoders.Fuse()
+    return fast, None
 
-        encoding, converter = tokenizer.encoding, TikTokenConverter(pattern=data.GPT2_PATTERN)
-        ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
-        converter.load_tiktoken_bpe = lambda path: ranks  # it would read them from a file
-        fast = converter.converted()
-        special = {"eos_token": data.END_OF_TEXT}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=fast, clean_up_tokenization_spaces=False, **special)
+
+def from_tiktoken(tokenizer):
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    encoding, converter = tokenizer.encoding, TikTokenConverter(pattern=GPT2_PATTERN)
+    ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
+    converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
+    return converter.converted(), END_OF_TEXT
+
+
+def from_hugging_face(tokenizer):
+    """The tokenizer.json that it was made from."""
+    from tokenizers import Tokenizer
+
+    fast = Tokenizer.from_str(tokenizer.spec["json"])
+    return fast, None if tokenizer.eot is None else fast.id_to_token(tokenizer.eot)
+
+
+# kind of tokenizer -> the function that gives the same one of the package `tokenizers`, and its end-of-text token
+TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": from_hugging_face}
 
 
 @torch.no_grad()
 def largest_difference(model, exported, n):
-    """The largest difference between the logits of the two over n random tokens, and the standard deviation of ours."""
+    """The largest difference between both models' logits over n random tokens, and the standard deviation of ours."""
     idx = torch.randint(model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(0))
     logits = model.lm_head(model.hidden(idx))
     return (logits - exported(idx).logits).abs().max().item(), logits.std().item()
@@ -63,20 +74,24 @@ def main(argv):
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
-    model = checkpoint.model(torch.device("cpu"))
-    tokenizer = checkpoint.tokenizer() if checkpoint.tokenizer_spec else None
+    model, spec = checkpoint.model(torch.device("cpu")), checkpoint.tokenizer_spec
+    tokenizer = tokenizer_from(spec) if spec else None
     exported = to_hugging_face(model, tokenizer.eot if tokenizer else None)
     transformers = import_transformers()
 
-    with files.making(target) as folder:
+    with files.Lock(target.parent, f".{target.name}.lock"), files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
-            to_hugging_face_tokenizer(transformers, tokenizer).save_pretrained(folder)
+            fast, eos = TOKENIZERS[spec["kind"]](tokenizer)
+            fast = transformers.PreTrainedTokenizerFast(
+                tokenizer_object=fast, eos_token=eos, clean_up_tokenization_spaces=False
+            )
+            fast.save_pretrained(folder)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         n = model.config.block_size
         for length in (n, 4 * n) if model.config.max_positions is None else (n,):
             difference, spread = largest_difference(model, loaded, length)
-            print(f"largest difference of logits over {length} tokens: {difference:.1e}, of a spread of {spread:.1f}")
+            print(f"largest difference of logits over {length} tokens: {difference:.1e}; their spread: {spread:.1f}")
             if not difference <= TOLERANCE * spread:
                 raise ValueError(f"{checkpoint.path}: transformers computes other logits, so nothing was written")
         folder.replace(target)
