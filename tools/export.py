@@ -76,6 +76,8 @@ def main(argv):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
     model, spec = checkpoint.model(torch.device("cpu")), checkpoint.tokenizer_spec
     tokenizer = tokenizer_from(spec) if spec else None
+    if tokenizer:
+        checkpoint.check_tokenizer(tokenizer, "its tokenizer")
     exported = to_hugging_face(model, tokenizer.eot if tokenizer else None)
     transformers = import_transformers()
 
