@@ -114,13 +114,12 @@ def test_a_hugging_face_tokenizer_is_written_back(tmp_path):
 
 
 OTHERS = [s for s in scheme_names() if s not in ARCHITECTURES]
+OPTIONS = dict(window=8), dict(pos_pattern="10"), dict(qk_norm=True)
 UNEXPORTED = [
     *((dict(pos_scheme=s), f"cannot export pos_scheme={s}: Hugging Face has arch") for s in OTHERS),
     (dict(pos_scheme="alibi", bias=True), "bias=True, gelu_tanh=False to MPT, which has no biases and the exact GELU"),
     (dict(pos_scheme="alibi", gelu_tanh=True), "cannot export bias=False, gelu_tanh=True to MPT"),
-    (dict(pos_scheme="rope", window=8), "cannot export a window, a pos_pattern or qk_norm"),
-    (dict(pos_scheme="rope", pos_pattern="10"), "cannot export a window, a pos_pattern or qk_norm"),
-    (dict(pos_scheme="rope", qk_norm=True), "cannot export a window, a pos_pattern or qk_norm"),
+    *((dict(pos_scheme="rope") | s, "cannot export a window, a pos_pattern or qk_norm") for s in OPTIONS),
 ]
 
 

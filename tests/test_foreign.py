@@ -157,9 +157,9 @@ def foreign(request, nanogpt, tmp_path_factory):
 
 
 def test_samples_with_a_named_tokenizer(foreign, dataset, refused):
-    texts, _ = write(foreign, dataset=dataset, start="def f", num_samples=2, max_new_tokens=20)
+    texts, _ = write(foreign, tokenizer=f"data:{dataset}", start="def f", num_samples=2, max_new_tokens=20)
     assert len(texts) == 2 and all(t.startswith("def f") and len(t) == 25 for t in texts)
-    advice = "carries no tokenizer: give --tokenizer=gpt2, or --dataset=NAME"
+    advice = "carries no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text"
     assert advice in refused(sample.main, f"--out_dir={foreign}")
 
 
@@ -168,9 +168,9 @@ def test_mistake_a_tokenizer_that_does_not_fit(foreign, dataset, gpt2_bpe, train
     assert "has 30 ids, too few for the 50,257 of --tokenizer=gpt2" in line
     line = refused(sample.main, f"--out_dir={trained('learnable')}", "--tokenizer=gpt2")
     assert "best.pt was trained with another tokenizer than that of --tokenizer=gpt2" in line
-    for flags in (["--tokenizer=gpt2", f"--dataset={dataset}"], ["--tokenizer=gpt4"]):
-        assert "either --tokenizer=gpt2 or --dataset=NAME" in refused(sample.main, *flags)
-    write(trained("learnable"), dataset=dataset)
+    line = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt4")
+    assert "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME" in line
+    write(trained("learnable"), tokenizer=f"data:{dataset}")
 
 
 @pytest.mark.usefixtures("few_documents")

@@ -5,7 +5,7 @@ from test_model import build
 
 from docs import pictures
 from evaluation.pictures import COLORS, scheme_styles
-from model import scheme_names
+from model import find_scheme, scheme_names
 
 
 def test_mean_score_by_distance_of_known_scores():
@@ -34,7 +34,7 @@ def test_what_needs_a_run_is_named(tmp_path, capsys):
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():
-    names = list(scheme_names())
+    names = [name for name in scheme_names() if find_scheme(name)]
     everywhere = dict(zip(names, scheme_styles(names), strict=True))
     assert scheme_styles(["rope", "alibi"]) == [everywhere["rope"], everywhere["alibi"]]
     grid = scheme_styles(["rope", "alibi", "rope", "rope", "rope"])
