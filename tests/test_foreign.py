@@ -184,8 +184,8 @@ def test_is_evaluated_beside_a_run(foreign, dataset, trained, tmp_path, monkeypa
     assert "—" in out and "±" in out
     monkeypatch.setattr("evaluation.protocols.window_losses", None)  # computing again would fail
     assert eval_length.main(argv) == 0
-    assert capsys.readouterr().out.count("done before") == 2
-    assert (foreign / "length-tiny.npz").is_file()
+    assert capsys.readouterr().out.count("measured before") == 2
+    assert len(list(foreign.glob("length-tiny-*.npz"))) == 1
 
 
 def test_a_hub_model_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path, monkeypatch, capsys):
@@ -193,9 +193,9 @@ def test_a_hub_model_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path, monk
     write_gpt2(tmp_path / "owner" / "name")  # transformers also looks here first
     argv = ["hf:owner/name", "--blocks=20", f"--dataset={dataset}"]
     assert eval_length.main(argv) == 0 and (tmp_path / "results/hub/owner/name/length-tiny.json").is_file()
-    assert "done before" not in capsys.readouterr().out
+    assert "measured before" not in capsys.readouterr().out
     assert eval_length.main(argv) == 0
-    assert "name: done before" in capsys.readouterr().out
+    assert "name: measured before" in capsys.readouterr().out
 
 
 def test_training_starts_from_it(foreign, dataset, tmp_path, capsys, refused):
