@@ -17,7 +17,6 @@ from evaluation.attention import attention_scores
 from evaluation.pictures import figure_of, heat, lines, mark_training_length, scheme_styles
 from model import GPTConfig, find_scheme, scheme_names
 from run import checkpoint as checkpoints
-from run.device import pick_device
 from run.script import script
 
 WINDOWS = 8  # windows of validation text that the mean scores are taken over
@@ -28,7 +27,6 @@ SHAPE = GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128)  # the baseli
 class PicturesConfig:
     runs: tuple = ()  # run folders, given without a flag; anything else is skipped with a note
     results_dir: str = "results"  # the pictures go to its folder schemes
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
 
 
 def scheme_of(name):
@@ -49,7 +47,7 @@ def draw_sinusoidal():
 
 
 def draw_learnable(model):
-    learned = model.pos.wpe.weight.detach().cpu()
+    learned = model.pos.wpe.weight
     n = len(learned)
     figure, (*maps, curves) = figure_of(3, title="Cosine similarity of position vectors")
     tables, middle = {"sinusoidal": sinusoidal_table(n), "learnable (trained)": learned}, {}
@@ -98,32 +96,30 @@ def draw_alibi():
 
 def draw_t5(model):
     T = model.config.block_size
-    pos = torch.arange(4 * T, device=model.lm_head.weight.device)
-    bias = model.pos.prepare(pos, pos).detach().cpu().T  # (H, distances)
+    bias = model.pos.prepare(torch.arange(4 * T), torch.arange(4 * T)).T  # (H, distances)
     title = "T5's learned bias: one step per bucket"
     return draw_biases([bias], T, title, xlabel="distance + 1 (tokens)", logarithmic=True)
 
 
 def draw_transformer_xl(model):
     scheme, T, D = model.pos, model.config.block_size, model.config.n_embd // model.config.n_head
-    pos = torch.arange(2 * T, device=model.lm_head.weight.device)
-    r = scheme.prepare(pos, pos).flip(-1)  # from distance 0 on
-    term = torch.einsum("hd,lhds->lhs", scheme.v, r).detach().cpu() / math.sqrt(D)
+    r = scheme.prepare(torch.arange(2 * T), torch.arange(2 * T)).flip(-1)  # from distance 0 on
+    term = torch.einsum("hd,lhds->lhs", scheme.v, r) / math.sqrt(D)
     title = "Transformer-XL: the position term v·r / sqrt(D), whatever the tokens are"
     return draw_biases(term, T, title, "score (nats)")
 
 
 def mean_score_by_distance(model, tokens):
-    """The mean score at distances 0 to T − 1, over the tokens (B, T), layers and heads. Scores are measured from the
-    query's mean over its nearest block_size keys, because the softmax ignores what is added to a whole row. Queries in
-    the first half of the training length, which have few keys, are left out."""
+    """The mean score at distances 0 to T − 1, over the tokens (B, T), layers and heads. Scores are relative to the
+    query's mean over its nearest block_size keys, because the softmax ignores what is added to a whole row. The queries
+    in the first half of the training length have few keys and are left out."""
     n, trained = tokens.size(1), model.config.block_size
     distance = torch.arange(n)[:, None] - torch.arange(n)
     near = (distance >= 0) & (distance < trained)
     total = torch.zeros(n, n, dtype=torch.float64)
     for row in tokens[:, None]:  # one window at a time saves memory
         for scores, _ in attention_scores(model, row):
-            total += scores.mean(dim=(0, 1)).cpu().double() / (model.config.n_layer * len(tokens))
+            total += scores.mean(dim=(0, 1)).double() / (model.config.n_layer * len(tokens))
     total -= (total * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
     total = total[trained // 2 :]
     return torch.stack([total.diagonal(trained // 2 - d).mean() for d in range(n)])
@@ -136,8 +132,7 @@ def draw_scores(models, splits):
         model, T = models[name], models[name].config.block_size
         n = min(T if model.config.max_positions else 4 * T, len(split.tokens))
         starts = (len(split.tokens) - n) // WINDOWS * torch.arange(WINDOWS).numpy()  # spread over the text
-        tokens = split.windows(starts, n - 1).to(model.lm_head.weight.device)
-        named[name + (" (ends)" if n == T else "")] = mean_score_by_distance(model, tokens)
+        named[name + " (ends)" * (n == T)] = mean_score_by_distance(model, split.windows(starts, n - 1))
     figure, (axes,) = figure_of(1, width=8, height=5)
     lines(axes, named, "Score against distance: mean over text, layers and heads", "distance + 1 (tokens)",
           "score, relative to the query's mean (nats)", True, scheme_styles(list(splits)))  # fmt: skip
@@ -163,15 +158,16 @@ def runs_by_scheme(paths):
         scheme = checkpoint.config.pos_scheme
         if scheme not in found or Path(path).name == scheme:  # out/none rather than out/drope
             found[scheme] = checkpoint
-    return {name: found[name] for name in scheme_names() if name in found}
+    runs = {name: found[name] for name in scheme_names() if name in found}
+    print("".join(f"{name}: {run.path}\n" for name, run in runs.items()), end="")
+    return runs
 
 
+@torch.no_grad()
 def main(argv):
     cfg = config.load(PicturesConfig, argv, list_field="runs")
-    device, runs = pick_device(cfg.device), runs_by_scheme(cfg.runs)
-    models = {name: run.model(device) for name, run in runs.items()}
-    print("".join(f"{name}: {run.path}\n" for name, run in runs.items()), end="")
-
+    runs = runs_by_scheme(cfg.runs)
+    models = {name: run.model(torch.device("cpu")) for name, run in runs.items()}
     figures = {name: draw() for name, draw in FIXED.items()}
     for name, draw in LEARNED.items():
         if name in models:
@@ -186,7 +182,7 @@ def main(argv):
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=110)
-        print(f"picture   {folder / name}.png")
+        print(folder / f"{name}.png")
     return 0
 
 
