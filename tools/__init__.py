@@ -1,1 +1,1 @@
-"""Beside the main path: speed, pictures of the schemes, and export. Run as  python -m tools.bench."""
+"""Tools besides the main commands: the benchmark and the export. Run as  python -m tools.bench."""
