@@ -1,8 +1,11 @@
-"""What the attention of a trained model looks at."""
+"""What the attention of a trained model looks at, and the protocol that measures how widely it is spread."""
 
 import math
 
+import numpy as np
 import torch
+
+from evaluation.protocols import Panel, Protocol, within
 
 
 @torch.no_grad()
@@ -29,3 +32,31 @@ def attention_entropy(model, idx, last):
         log_p = scores.float().masked_fill(~seen, -torch.inf).log_softmax(-1)
         total += -(log_p.exp() * log_p.masked_fill(~seen, 0)).sum(-1).mean().item() / model.config.n_layer
     return total
+
+
+class Entropy(Protocol, name="entropy"):
+    question = "over how many tokens does the attention of these predictions spread, in nats of entropy?"
+    options = ("block_tokens",)
+    default_blocks = 64
+    panels = (Panel("entropy", "entropy of attention (nats)"),)
+    headline, scored = "entropy", "Entropy of attention"
+    targets = "the attention of the same {blocks} blocks of {block_tokens:,} predictions at every length"
+    cells = "the mean entropy of attention over layers and heads, in nats: attention spread evenly over N tokens has ln N"
+    title = "How widely attention spreads as the context grows {past}"
+
+    def measure(self, job, subject, found, trained):
+        """The mean entropy of the attention of a block's predictions (blocks,)."""
+        entropies = []
+        for window in subject.split.windows(found["ends"] - job.length, job.length - 1).to(subject.device):
+            entropies.append(attention_entropy(subject.model, window[None], self.block_tokens))
+            subject.progress(job.length)
+        return {job.name: np.array(entropies)}
+
+    def rows(self, found, trained):
+        rows = dict.fromkeys(self.lengths)
+        for n, (entropy, band, _) in self.bands(self.losses(found), found).items():
+            rows[n] = {"entropy": entropy, "entropy_band": band}
+        return rows
+
+    def cell(self, row, is_training_length):
+        return f"{row['entropy']:.3f} {within(row['entropy_band'])}"

@@ -1,18 +1,20 @@
-"""How pictures are drawn: figures that read in grey and with colour-blind eyes, each scheme alike in all of them."""
+"""How pictures are drawn: figures that work in grey and for colour-blind readers, with one style for each scheme."""
 
+import numpy as np
 import torch
 
 from model import SCHEMES
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-MARKERS = "osD^vPX*"  # one more than colours, so that no two of the first 56 lines are alike
+MARKERS = "osD^vPX*"  # one more than colours, so the first 56 lines all differ
 DASHES = ("-", "--", ":")
-GREY_SAFE = "cividis"  # rises evenly in brightness
+GREY_SAFE = "cividis"  # its brightness rises evenly
+ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours; others follow
 
 
 def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
-    """A figure and its axes, side by side. width and height: of each, in inches."""
-    from matplotlib.figure import Figure  # 0.7 s, so only where it is used
+    """A figure and its axes, side by side. width and height: of each of the axes, in inches."""
+    from matplotlib.figure import Figure  # takes 0.7 s, so it is imported only here
 
     figure = Figure(figsize=(width * columns, height), dpi=150 if columns == 1 else 110, layout="constrained")
     if title:
@@ -21,16 +23,17 @@ def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
 
 
 def line_style(i, repeat=0):
-    """matplotlib's keywords for line i of a picture; `repeat` changes the dash and the marker, not the colour."""
+    """matplotlib's keywords for line i of a picture. `repeat` changes the dash and the marker, not the colour."""
     color, marker = COLORS[i % len(COLORS)], MARKERS[(i + repeat) % len(MARKERS)]
     dash = DASHES[(i // len(COLORS) + repeat) % len(DASHES)]
     return {"color": color, "marker": marker, "markersize": 5, "linestyle": dash}
 
 
 def scheme_styles(schemes):
-    """The style of each line, by its scheme. A scheme has one colour and marker in every picture; further lines of the
-    same scheme take colours that no scheme in this picture has, as long as there are any."""
-    own = [list(SCHEMES).index(scheme) for scheme in schemes]
+    """The style of each line, given its scheme. A scheme has the same colour and marker in every picture. Further lines
+    of that scheme take the colours that no other line of this picture uses, then the same colour with another dash."""
+    known = list(dict.fromkeys([*ORDER, *SCHEMES]))
+    own = [known.index(scheme) for scheme in schemes]
     free = [color for color in range(len(COLORS)) if color not in {i % len(COLORS) for i in own}]
     styles = []
     for n, i in enumerate(own):
@@ -47,7 +50,7 @@ def heat(figure, axes, values, title, x, y, label=None):
 
 
 def lines(axes, named, title, xlabel, ylabel, logarithmic=False, styles=None):
-    """Draws named, {label: y at 0, 1, …}, each in a style of its own. A logarithmic axis begins at 1."""
+    """Draws named, {label: y at 0, 1, …}, each line in its own style. A logarithmic axis starts at 1."""
     for i, (label, y) in enumerate(named.items()):
         x = torch.arange(len(y)) + (1 if logarithmic else 0)
         every = 0.12 + 0.01 * i if logarithmic else (i * len(y) // 40, max(1, len(y) // 8))
@@ -64,3 +67,40 @@ def mark_training_length(axes, *lengths):
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
         axes.annotate(f"training length {n}", (n, 0), xycoords=("data", "axes fraction"), xytext=(4, 6),
                       textcoords="offset points", color="0.4", fontsize=8)  # fmt: skip
+
+
+def symlog(axes, linear):
+    """Makes the y axis linear between ±linear and logarithmic beyond, with its ticks written out. Call before plotting:
+    the limits depend on it."""
+    from matplotlib.ticker import FixedLocator
+
+    steps = linear * np.append(0.5, np.outer(10.0 ** np.arange(7), (1, 2, 5)))
+    axes.set_yscale("symlog", linthresh=linear)
+    axes.yaxis.set_major_locator(FixedLocator([*-steps[::-1], 0, *steps]))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
+
+
+def spread(wanted, gap, low, high):
+    """Places in low … high that are at least `gap` apart, or as far as there is room, and near the wanted ones."""
+    wanted = np.asarray(wanted, dtype=float)
+    order = np.argsort(wanted, kind="stable")
+    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
+    steps = gap * np.arange(len(wanted))
+    free = wanted[order] - steps  # if these do not descend, the places are at least a gap apart
+    pushed_up, pushed_down = np.maximum.accumulate(free), np.minimum.accumulate(free[::-1])[::-1]
+    places = np.empty_like(wanted)
+    places[order] = np.clip((pushed_up + pushed_down) / 2, low, high - gap * (len(wanted) - 1)) + steps
+    return places
+
+
+def label_ends(axes, lines, size=9):
+    """Writes a label beside the end of every line, on the right of the axes, so that no label hides another. lines:
+    [(label, color, (x, y) of its end)]; a line that stops earlier has the end None and its label is at the bottom."""
+    height = axes.figure.get_figheight() * axes.get_position().height * 72  # points
+    to_axes = axes.transData + axes.transAxes.inverted()
+    wanted = [-1.0 if end is None else to_axes.transform(end)[1] for _, _, end in lines]
+    for (label, color, end), place in zip(lines, spread(wanted, 1.5 * size / height, 0.02, 0.98), strict=True):
+        if end is not None:
+            axes.annotate("", end, (1.03, place), textcoords="axes fraction", annotation_clip=False,
+                          arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4})  # fmt: skip
+        axes.text(1.035, place, label, transform=axes.transAxes, va="center", fontsize=size, color=color)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from data import tuning_part
-from evaluation.protocols import Job, Protocol, doublings
+from evaluation.protocols import Job, Panel, Protocol, doublings
 from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
@@ -88,7 +88,7 @@ class Recall(Protocol, name="recall", stem="recall"):
     options = ()
     default_blocks = 200  # questions
     column, axis = "distance", "tokens from the fact to the question, at least"
-    panels, headline = {"accuracy": "share of right answers"}, "accuracy"
+    panels, headline = (Panel("accuracy", "share of right answers"),), "accuracy"
     scored = "Share of right answers"
     targets = "up to {blocks} questions, the same at every distance, the fact once in the context"
     title = "Answers looked up at a distance, {past}"

@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation: one line per experiment, the table, the picture and the numbers."""
+"""What a person sees of an evaluation: one line per experiment, the tables, the picture and the numbers."""
 
 import itertools
 import json
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.statistics import breakdown
-from run import files
 
-TARGETS = ("ends", "documents", "bytes_per_token", "crossing")  # what runs on the same text have in common
+TARGETS = ("ends", "documents", "bytes_per_token", "crossing")  # equal for all runs on the same text
 
 
 def result_of(protocol, checkpoint, rows):
@@ -25,8 +25,8 @@ def result_of(protocol, checkpoint, rows):
 
 
 def pool_seeds(protocol, measured):
-    """{name: result}, with the runs of one experiment under several seeds as one, and {name: {seed: found}}. A run
-    whose seed was there before stands apart. measured: {name: (experiment, found, result)}."""
+    """{name: result}, in which the seeds of one experiment are one, and {name: {seed: found}}. A second run with the
+    same seed stays a line of its own. measured: {name: (experiment, found, result)}."""
     groups, seen = {}, set()
     for name, (experiment, _, result) in measured.items():
         run = experiment, result["seed"]
@@ -41,84 +41,73 @@ def pool_seeds(protocol, measured):
             rows = protocol.rows(pooled(each.values()), result["training_length"])
             if "L_star" in result:
                 result["L_star"] = breakdown(rows, result["training_length"], protocol.threshold)
-            seeds = {n: measured[n][-1]["rows"] for n in names}
-            result |= {"rows": rows, "seeds": seeds}
+            result |= {"rows": rows, "seeds": {n: measured[n][-1]["rows"] for n in names}}
     return results, losses
 
 
 def pooled(each):
-    """What is known about several runs on the same text, with the runs as the first dimension of their losses.
-    ValueError unless all scored the same blocks."""
+    """What is known about several runs on the same text, with the runs as the first dimension of their arrays.
+    ValueError unless all of them scored the same blocks."""
     first, *others = each
     if not all(np.array_equal(first.get("ends"), other.get("ends")) for other in others):
-        raise ValueError("seeds of one experiment did not score the same blocks: evaluate them together")
-    common = set(first).intersection(*others) - {"key", "lengths", *TARGETS}
+        raise ValueError("the seeds of one experiment did not score the same blocks: evaluate them together")
+    common = set(first).intersection(*others) - {*TARGETS}
     return {key: np.stack([found[key] for found in each]) for key in common} | {
         key: first[key] for key in TARGETS if key in first
     }
 
 
 class Contrast(NamedTuple):
-    """What is known of the difference between two lines."""
+    """The difference between two lines."""
 
     difference: float
     half_width: float  # of its interval
-    detectable: float  # what would be found in 80% of repetitions
-    seeds: int  # that both have
+    detectable: float  # the smallest difference that is detected in 80% of repetitions
+    seeds: int  # that both lines have
 
 
 def contrasts(protocol, losses, length):
-    """{(a, b): Contrast of their losses} of all pairs of lines at a length, over the text and the seeds that both have.
-    The 95% intervals hold for all pairs at once (Bonferroni)."""
-    pairs, found = [], {}
+    """{(a, b): Contrast of their losses at a length} of every pair of lines that share two seeds or more, over these
+    seeds and the text. The 95% intervals cover all pairs simultaneously (Bonferroni)."""
+    pairs, found = {}, {}
     for a, b in itertools.combinations(losses, 2):
         seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
-        one, two = ([protocol.losses(losses[name][seed]).get(length) for seed in seeds] for name in (a, b))
-        same = all(np.array_equal(losses[a][s]["ends"], losses[b][s]["ends"]) for s in seeds)
-        if len(seeds) > 1 and same and not any(values is None for values in (*one, *two)):
-            pairs.append((a, b, np.stack(one) - np.stack(two), losses[a][seeds[0]]))
-    for a, b, values, run in pairs:
-        mean, width, more = protocol.bands({length: values}, run, 0.05 / len(pairs))[length]
+        each = [(losses[a][seed], losses[b][seed]) for seed in seeds]
+        if len(seeds) > 1 and all(
+            np.array_equal(one["ends"], two["ends"]) and length in protocol.losses(one) and length in protocol.losses(two)
+            for one, two in each
+        ):
+            differences = [protocol.losses(one)[length] - protocol.losses(two)[length] for one, two in each]
+            pairs[a, b] = np.stack(differences), each[0][0]
+    for pair, (differences, run) in pairs.items():
+        mean, width, more = protocol.bands({length: differences}, run, 0.05 / len(pairs))[length]
         if width is not None:
-            found[a, b] = Contrast(mean, width, more["detectable"], len(values))
+            found[pair] = Contrast(mean, width, more["detectable"], len(differences))
     return found
 
 
-def triangle(found):
-    """(names, [(name, its difference to each name before it)]) of what `contrasts` returned. A difference is (row −
-    column, half-width); nothing is known, half-width inf, of a pair without common seeds."""
-    names, rows = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found])), []
-    unknown = Contrast(0.0, math.inf, math.inf, 0)
+def contrast_table(protocol, found, length):
+    """The lines of a triangle of what `contrasts` returned."""
+    names = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found]))
+    wide = 2 + max(map(len, names))
+    yield f"{protocol.scored} at {protocol.column} {protocol.label(length)}: row − column, shown only where significant"
+    yield "(95%, all pairs simultaneously); · is a difference that is not significant."
+    yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
     for i, row in enumerate(names[1:], start=1):
-        pairs = (found.get((column, row), unknown) for column in names[:i])
-        rows.append((row, [(-pair.difference, pair.half_width) for pair in pairs]))
-    return names, rows
-
-
-def power(found):
-    """A sentence on what would be found, by the number of seeds, of what `contrasts` returned."""
+        pairs = [found.get((column, row)) for column in names[:i]]  # None: they share no seeds
+        cells = ["" if p is None else f"{-p.difference:+.3f}" if abs(p.difference) > p.half_width else "·" for p in pairs]
+        yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
     parts = []
     for n in sorted({pair.seeds for pair in found.values()}):
         each = [pair.detectable for pair in found.values() if pair.seeds == n]
         least, most = f"{min(each):.2f}", f"{max(each):.2f}"
         parts.append(f"{least if least == most else f'{least} to {most}'} with {n} seeds")
-    return f"Differences that would be found in 80% of repetitions: {', '.join(parts)}."
-
-
-def contrast_table(protocol, found, length):
-    """Lines that show the contrasts at a length as a triangle: row − column, where that is decided."""
-    names, rows = triangle(found)
-    wide, what = 2 + max(map(len, names)), f"{protocol.scored} at {length:,}"
-    yield f"{what} of the row less that of the column, where its sign is sure for all pairs at once (95%):"
-    yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
-    for row, differences in rows:
-        cells = (f"{mean:+.3f}" if abs(mean) > width else "·" for mean, width in differences)
-        yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
-    yield from (power(found), "")
+    yield f"Smallest differences detected in 80% of repetitions: {', '.join(parts)}."
+    yield ""
 
 
 def table(protocol, results, width=96):
-    """A line for each length, a column for each run, as many beside each other as fit."""
+    """A line for each length and a column for each run, as many columns side by side as fit."""
     labels, columns = [protocol.column, *map(protocol.label, protocol.shown())], []
     for name, result in results.items():
         rows, trained = result["rows"], result["training_length"]
@@ -141,12 +130,47 @@ def star(result):
     if any(row and row["band"] is None for row in result["rows"].values()):
         return "unknown"
     defined = max(length for length, row in result["rows"].items() if row)
-    beyond = max(result["rows"]) > T
-    return f"> {defined}" if defined > T else "undefined" if beyond else "not looked for"
+    if defined > T:
+        return f"> {defined}"
+    return "undefined" if max(result["rows"]) > T else "not measured"
+
+
+def draw(protocol, results):
+    """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap."""
+    shown, panels = np.array(protocol.shown()), protocol.panels
+    title = protocol.title.format(**vars(protocol))
+    figure, all_axes = figure_of(len(panels), width=9 if len(panels) == 1 else 6, height=5, title=title)
+    styles = scheme_styles([result["pos_scheme"] for result in results.values()])
+    for axes, panel in zip(all_axes, panels, strict=True):
+        ends = []
+        if panel.linear:
+            symlog(axes, panel.linear)
+        for i, (name, result) in enumerate(results.items()):
+            x, color = shown * protocol.apart ** (i - (len(results) - 1) / 2), styles[i]["color"]
+            rows = [result["rows"][n] or {} for n in shown]
+            y = [row.get(panel.key, math.nan) for row in rows]
+            axes.plot(x, y, **styles[i])
+            reach = np.transpose([protocol.interval(row, panel.key) for row in rows])
+            axes.fill_between(x, *reach, color=color, alpha=0.15, linewidth=0)
+            for own in result.get("seeds", {}).values():
+                axes.plot(x, [(own[n] or {}).get(panel.key, math.nan) for n in shown], color=color, lw=0.5, alpha=0.5)
+            last = max((n for n, row in result["rows"].items() if row), default=0)
+            stops = last < max(result["rows"])
+            ends.append((f"{name} (undefined past {last:,})" if stops else name, color, None if stops else (x[-1], y[-1])))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(shown, [f"{n:,}" for n in shown])
+        axes.minorticks_off()
+        axes.margins(x=0.02)
+        axes.grid(alpha=0.25)
+        mark_training_length(axes, *protocol.training_lengths)
+        axes.set(xlabel=protocol.axis, ylabel=panel.label)
+        label_ends(axes, ends)
+    figure.supxlabel(protocol.caption, fontsize=8, color="0.4")
+    return figure
 
 
 def report(protocol, results, losses, texts, base):
-    """Prints the tables; writes the picture, whose path it returns, and the numbers. base: their path without an
+    """Prints the tables, and writes the numbers and the picture, whose path it returns. base: their path without an
     ending."""
     seeded = any("seeds" in result for result in results.values())
     print("", *protocol.heading(texts, seeded), "", table(protocol, results), sep="\n")
@@ -157,7 +181,7 @@ def report(protocol, results, losses, texts, base):
             print(*contrast_table(protocol, found, length), sep="\n")
             summary["contrasts"][length] = {f"{a} - {b}": pair._asdict() for (a, b), pair in found.items()}
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
-    files.write(numbers, json.dumps(summary, indent=1, allow_nan=False))
-    protocol.draw(results).savefig(picture)
-    print(f"picture   {picture}\nnumbers   {numbers}; each block's loss: .npz files in the run folders")
+    numbers.write_text(json.dumps(summary, indent=1, allow_nan=False))
+    draw(protocol, results).savefig(picture)
+    print(f"picture   {picture}\nnumbers   {numbers}; the values of each block: .npz files in the run folders")
     return picture
