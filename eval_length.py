@@ -52,7 +52,6 @@ class EvalConfig(Overrides):
 
     def __post_init__(self):
         super().__post_init__()
-        config.check_choices(self)
         if not self.runs:
             raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
         if self.protocol not in PROTOCOLS:
