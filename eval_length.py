@@ -132,7 +132,7 @@ def measure(cfg, protocol, run, targets):
     } | protocol.identity  # fmt: skip
     path = run.checkpoint.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
     jobs = protocol.jobs(targets, run.trained, run.checkpoint.config.max_positions)
-    found = targets | kept(path, {name: protocol.units(job, targets) for job in jobs for name in (job.name, *job.more)})
+    found = targets | kept(path, {name for job in jobs for name in (job.name, *job.more)}, len(targets["ends"]))
     missing = [job for job in jobs if not found.keys() >= {job.name, *job.more}]
     model = run.checkpoint.model(device) if missing else None
     n_tokens, label = sum(protocol.tokens(job, found) for job in missing), str(run.checkpoint.folder)
@@ -146,17 +146,17 @@ def measure(cfg, protocol, run, targets):
     return found, bool(missing)
 
 
-def kept(path, sizes):
-    """The arrays in an .npz file, {name: array}, out of those with these names and numbers of rows. Nothing else in the
-    file is read. ValueError if it is damaged."""
+def kept(path, names, rows):
+    """Those of the named arrays that an .npz file has, {name: array}. Nothing else in the file is read. ValueError if it
+    is damaged, or if an array has another number of rows."""
     found = {}
     try:
         with zipfile.ZipFile(path) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError  # not written here, and it may inflate to any size
-            for name in sizes.keys() & {member.removesuffix(".npy") for member in archive.namelist()}:
+            for name in names & {member.removesuffix(".npy") for member in archive.namelist()}:
                 found[name] = np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False)
-                if found[name].shape[:1] != (sizes[name],) or not np.isfinite(found[name]).all():
+                if found[name].shape[:1] != (rows,) or not np.isfinite(found[name]).all():
                     raise ValueError
     except FileNotFoundError:
         return {}
@@ -191,10 +191,10 @@ def publish_run(cfg, protocol, run, result):
 def publish_comparison(cfg, protocol, runs, results, picture):
     """A curve for every line of the picture, and the picture."""
     headline, x = protocol.headline, f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    rows = [
-        {x: n} | {f"{headline}/{name}": result["rows"][n][headline] for name, result in results.items() if result["rows"][n]}
-        for n in protocol.shown()
-    ]
+    rows = []
+    for n in protocol.shown():
+        defined = {name: result["rows"][n] for name, result in results.items() if result["rows"][n]}
+        rows.append({x: n} | {f"{headline}/{name}": row[headline] for name, row in defined.items()})
     rows.append({"image": {f"{protocol.stem.split('-')[0]}/picture": str(picture)}})
     publish(cfg, runs[0], f"compare-{stem_of(cfg)}", "comparison", rows, {headline: x}, {})
 
@@ -237,7 +237,7 @@ def main(argv):
         is_new |= computed
 
     results, losses = pool_seeds(protocol, measured)
-    own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # next to comparisons of several runs
+    own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # comparisons have no such suffix
     picture = report(protocol, results, losses, texts, Path(cfg.results_dir, stem_of(cfg) + own))
     if is_new:
         publish_comparison(cfg, protocol, runs, results, picture)

@@ -41,7 +41,7 @@ class Entropy(Protocol, name="entropy"):
     panels = (Panel("entropy", "entropy of attention (nats)"),)
     headline, scored = "entropy", "Entropy of attention"
     targets = "the attention of the same {blocks} blocks of {block_tokens:,} predictions at every length"
-    cells = "the mean entropy of attention over layers and heads, in nats: attention spread evenly over N tokens has ln N"
+    cells = "the entropy of attention in nats, mean over layers and heads (spread evenly over N tokens, it is ln N)"
     title = "How widely attention spreads as the context grows {past}"
 
     def measure(self, job, subject, found, trained):

@@ -68,7 +68,7 @@ class Protocol:
         self.past = one if len(training_lengths) == 1 else "past the training length"
 
     def choose_block_tokens(self, given):
-        """The number of tokens in a block: `given`, or a default if that is 0. ValueError if the lengths rule it out."""
+        """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
         if self.lengths[0] < 4 * max(1, given):
             raise ValueError(
                 f"the shortest length, {self.lengths[0]}, must be at least four times block_tokens={max(1, given)}, "
@@ -99,13 +99,9 @@ class Protocol:
         """Everything that is measured for a run. limit: how many positions its scheme has; None: any number."""
         return [Job(str(n), n) for n in self.lengths if limit is None or n <= limit]
 
-    def units(self, job, found):
-        """How many values, or rows of values, a job yields."""
-        return self.blocks
-
     def tokens(self, job, found):
         """How many tokens the job sends through the model."""
-        return self.blocks * len(self.layout(job.length)[0]) * job.length
+        return len(found["ends"]) * len(self.layout(job.length)[0]) * job.length
 
     def block_losses(self, job, subject, found, change=None):
         """(blocks, windows of a block, scored) float64."""
@@ -125,9 +121,9 @@ class Protocol:
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
     def bands(self, values, found, p=0.05):
-        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) of one run, or (seeds, blocks)}.
-        The half-width is that of a band for one run, of an interval for several seeds (see statistics.py); None if the
-        text has too few documents."""
+        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. The
+        half-width is that of a band for one run, of an interval for seeds (see statistics.py), and None if the text has
+        too few documents."""
         if not values:
             return {}
         stacked, parts = np.stack(list(values.values()), axis=-1), {}
@@ -268,8 +264,8 @@ class WholeWindows(Protocol):
 class NonOverlapping(WholeWindows, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the papers' headline number"
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
-    cells = Protocol.cells + ". `real` is Δ without the part that shorter windows explain, because their first tokens "
-    cells += "have little context"
+    cells = Protocol.cells + "; `real` is Δ without dilution,\nwhich is what longer windows gain because fewer of their "
+    cells += "tokens are near the start of a window"
     title = "Loss of text cut into windows as they grow {past}"
 
     def choose_block_tokens(self, given):
@@ -293,8 +289,7 @@ class NonOverlapping(WholeWindows, name="nonoverlapping"):
         return kept
 
     def add_columns(self, rows, losses, found, trained):
-        """Splits Δ into dilution and a real change. Dilution is what longer windows gain if the loss at each position
-        stays as it is: fewer of their tokens are near the start of a window."""
+        """Splits Δ into dilution, which would occur even if the loss at every position stayed as it is, and the rest."""
         dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in losses if n > trained}
         bands = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
         for n, (real, band, _) in bands.items():
@@ -338,7 +333,7 @@ class Context(Protocol, name="context"):
         "shuffled": "shuffled context there",
     }
     panels = tuple(Panel(f"gain_over_{kind}", f"nats gained over {words}") for kind, words in kinds.items())
-    cells = f"the loss in nats per token, then what the true context gains over {', over '.join(kinds.values())}"
+    cells = f"the loss in nats per token, then the nats gained\nover {', over '.join(kinds.values())}"
     title = "What the context is worth {past}"
     identity = {"foreign": "neither of the window nor of its document"}
 

@@ -1,4 +1,4 @@
-"""Recall at a distance: how often a model looks an answer up correctly, by how far back it was last stated."""
+"""Recall at a distance: how often a model finds an answer, by how far back in the context the answer is stated."""
 
 import itertools
 import re
@@ -12,15 +12,15 @@ from evaluation.protocols import Job, Panel, Protocol, doublings
 from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
-MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: first in a document a fact, from then on a question
-SIGNS = ".0123456789"  # what stands between mentions, and the digits
+MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: the first time a fact, from then on a question
+SIGNS = ".0123456789"  # the filler between mentions, and the digits
 GUESSES = ("the most recent letter", "the most frequent", "any of the context")
 NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
 
 
 def find_questions(split, tokenizer):
-    """Every question of the text, (questions, 2): where its document begins, and where its answer stands. ValueError
-    where tokens are not characters, where there is no question, or where a digit has two letters in one document."""
+    """Every question of the text, (questions, 2): the start of its document, and the place of its answer. ValueError if
+    tokens are not characters, if there is no question, or if a digit has two letters in one document."""
     found, different = [], False
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
         text, letters = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
@@ -31,30 +31,30 @@ def find_questions(split, tokenizer):
                 found.append((first, first + mention.end() - 1))
             letters[digit] = letter
     if different or not found:
-        how = "python data/recall_char/prepare.py, then python train.py config/recall.py config/alibi.py"
+        how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
     return np.array(found)
 
 
 def choose_questions(dataset, longest, n, seed):
-    """Where the answers of up to n questions stand, and where their documents begin: each has `longest` tokens of its
-    document before it, no fact twice. ValueError where there is none."""
-    begin, answer = find_questions(dataset.val, dataset.tokenizer).T
-    fits = np.flatnonzero((answer - begin >= longest) & (answer >= tuning_part(len(dataset.val.tokens))))
+    """The places of the answers of up to n questions, and the starts of their documents. Each answer has `longest`
+    tokens of its document before it, and no fact is asked twice. ValueError if there is no such question."""
+    start, answer = find_questions(dataset.val, dataset.tokenizer).T
+    fits = np.flatnonzero((answer - start >= longest) & (answer >= tuning_part(len(dataset.val.tokens))))
     if not len(fits):
-        raise ValueError(f"no question has {longest:,} tokens of its document before it: give shorter --lengths")
+        raise ValueError(f"no question has {longest:,} tokens of its document before it: choose shorter --lengths")
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(fits)
-    facts = np.stack([begin, dataset.val.tokens[answer - 1]])[:, shuffled]
+    facts = np.stack([start, dataset.val.tokens[answer - 1]])[:, shuffled]
     _, one_of_each = np.unique(facts, axis=1, return_index=True)
     chosen = np.sort(shuffled[rng.permutation(one_of_each)[:n]])
-    return answer[chosen], begin[chosen]
+    return answer[chosen], start[chosen]
 
 
 def planted(signs, distances):
-    """A `change` of windows that end with a question and its answer: of the context's mentions of the question's digit
-    only one stays, planted so that distances[i] tokens lie between it and the question of window i. signs: the ids of
-    SIGNS."""
+    """A `change` of windows that end with a question and its answer: it removes all mentions of the question's digit
+    from the context, and plants one so that distances[i] tokens lie between it and the question of window i. signs: the
+    ids of SIGNS."""
     filler, *digits = signs.tolist()
 
     def change(window, first):
@@ -73,8 +73,7 @@ def planted(signs, distances):
 
 
 def guesses(tokenizer, window):
-    """How often it would be right to answer, without a model, the most recent letter of the context, the most frequent,
-    or any that is in it: (3,)."""
+    """How often each of GUESSES is right, without any model: (3,)."""
     right = []
     for row in window.tolist():
         *letters, answer = re.findall("[a-zA-Z]", tokenizer.decode_bytes(row).decode())
@@ -84,19 +83,19 @@ def guesses(tokenizer, window):
 
 
 class Recall(Protocol, name="recall", stem="recall"):
-    question = "for a run on recall_char: how far back can an answer lie that the model looks up?"
+    question = "for a run on recall_char: how far back in the context does the model find an answer?"
     options = ()
     default_blocks = 200  # questions
     column, axis = "distance", "tokens from the fact to the question, at least"
     panels, headline = (Panel("accuracy", "share of right answers"),), "accuracy"
     scored = "Share of right answers"
-    targets = "up to {blocks} questions, the same at every distance, the fact once in the context"
-    title = "Answers looked up at a distance, {past}"
+    targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
+    title = "Answers found at a distance, {past}"
     apart = 1.04
     identity = {"questions": "planted once"}
 
     def lengths_of(self, trained):
-        """{distance: length of the contexts}: just long enough."""
+        """{distance: length of the contexts}, which are just long enough."""
         return {d: max(trained, 2 * d) for d in self.shown()}
 
     def change(self, found, distance, length):
@@ -106,8 +105,8 @@ class Recall(Protocol, name="recall", stem="recall"):
         return planted(found["signs"], distances)
 
     def prepare(self, dataset, trained):
-        """`ends` (questions,): where the answers stand; `documents`: where theirs begin; `signs`: the ids of SIGNS;
-        `guesses-D` (3,): the shares that are right without a model."""
+        """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids of
+        SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
         lengths = self.lengths_of(trained)
         ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
@@ -118,14 +117,8 @@ class Recall(Protocol, name="recall", stem="recall"):
         return found
 
     def jobs(self, found, trained, limit):
-        asked = (Job(str(d), length) for d, length in self.lengths_of(trained).items())
+        asked = (Job(str(d), length, more=(f"loss-{d}",)) for d, length in self.lengths_of(trained).items())
         return [job for job in asked if limit is None or job.length <= limit]
-
-    def units(self, job, found):
-        return len(found["ends"])
-
-    def tokens(self, job, found):
-        return self.units(job, found) * job.length
 
     def measure(self, job, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
@@ -142,8 +135,8 @@ class Recall(Protocol, name="recall", stem="recall"):
         return {d: found[str(d)].astype(float) for d in self.shown() if str(d) in found}
 
     def rows(self, found, trained):
-        """The interval of one run is Wilson's, over questions. Of several it is that over questions' documents and
-        training, or Wilson's where that is wider: it knows that a share of 100% may be luck."""
+        """One run has Wilson's interval, over questions. Several seeds have the interval over documents and seeds, or
+        Wilson's if that is wider: the first is 0 wide if all answers are right, although that may be luck."""
         rows, losses = dict.fromkeys(self.shown()), self.losses(found)
         bands = self.bands({d: right for d, right in losses.items() if right.ndim > 1}, found)
         for d, right in losses.items():
@@ -162,11 +155,11 @@ class Recall(Protocol, name="recall", stem="recall"):
         lines = [f"recall: {self.targets.format(**vars(self))}"]
         for name, text in texts.items():
             ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
-            lines.append(f"{name}: {text['documents']} documents; right without a model at most: {ceilings}")
-        lines.append("Share of right answers with its 95% interval, and the loss of answers in nats.")
-        lines.append("One run: the interval is Wilson's, over questions alone.")
+            lines.append(f"{name}: {text['documents']} documents; without a model, these guesses are right: {ceilings}")
+        lines.append("Each cell: the share of right answers, its 95% interval, and the loss of the answers in nats.")
+        lines.append("Interval of one run: over the choice of questions only (Wilson).")
         if pooled:
-            lines.append("Several seeds: it is that of the mean over documents and training.")
+            lines.append("Interval of several seeds: of their mean, over documents and seeds.")
         return lines
 
     def shown(self):

@@ -73,10 +73,8 @@ def contrasts(protocol, losses, length):
     for a, b in itertools.combinations(losses, 2):
         seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
         each = [(losses[a][seed], losses[b][seed]) for seed in seeds]
-        if len(seeds) > 1 and all(
-            np.array_equal(one["ends"], two["ends"]) and length in protocol.losses(one) and length in protocol.losses(two)
-            for one, two in each
-        ):
+        same_blocks = all(np.array_equal(one["ends"], two["ends"]) for one, two in each)
+        if len(seeds) > 1 and same_blocks and all(length in protocol.losses(run) for run in (*each[0], *each[1])):
             differences = [protocol.losses(one)[length] - protocol.losses(two)[length] for one, two in each]
             pairs[a, b] = np.stack(differences), each[0][0]
     for pair, (differences, run) in pairs.items():
@@ -94,8 +92,10 @@ def contrast_table(protocol, found, length):
     yield "(95%, all pairs simultaneously); · is a difference that is not significant."
     yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
     for i, row in enumerate(names[1:], start=1):
-        pairs = [found.get((column, row)) for column in names[:i]]  # None: they share no seeds
-        cells = ["" if p is None else f"{-p.difference:+.3f}" if abs(p.difference) > p.half_width else "·" for p in pairs]
+        cells = []
+        for pair in (found.get((column, row)) for column in names[:i]):
+            significant = pair and abs(pair.difference) > pair.half_width
+            cells.append(f"{-pair.difference:+.3f}" if significant else "·" if pair else "")  # "": no seeds in common
         yield f"{row:>{wide}}" + "".join(f"{cell:>{wide}}" for cell in cells)
     parts = []
     for n in sorted({pair.seeds for pair in found.values()}):
@@ -139,7 +139,7 @@ def draw(protocol, results):
     """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap."""
     shown, panels = np.array(protocol.shown()), protocol.panels
     title = protocol.title.format(**vars(protocol))
-    figure, all_axes = figure_of(len(panels), width=9 if len(panels) == 1 else 6, height=5, title=title)
+    figure, all_axes = figure_of(len(panels), width=9 if len(panels) == 1 else 7, height=5, title=title)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
     for axes, panel in zip(all_axes, panels, strict=True):
         ends = []
@@ -155,8 +155,10 @@ def draw(protocol, results):
             for own in result.get("seeds", {}).values():
                 axes.plot(x, [(own[n] or {}).get(panel.key, math.nan) for n in shown], color=color, lw=0.5, alpha=0.5)
             last = max((n for n, row in result["rows"].items() if row), default=0)
-            stops = last < max(result["rows"])
-            ends.append((f"{name} (undefined past {last:,})" if stops else name, color, None if stops else (x[-1], y[-1])))
+            if last < max(result["rows"]):
+                ends.append((f"{name} (undefined past {last:,})", color, None))
+            else:
+                ends.append((name, color, (x[-1], y[-1])))
         axes.set_xscale("log", base=2)
         axes.set_xticks(shown, [f"{n:,}" for n in shown])
         axes.minorticks_off()

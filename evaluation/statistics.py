@@ -36,9 +36,9 @@ def by_document(values, documents):
 
 
 def text_bands(values, documents, seed, p=0.05):
-    """Means of one run's values (blocks, columns), and half-widths of a band that covers all columns simultaneously with
-    probability 1 − p. It is the bootstrap's max-t over documents, studentised: each draw is divided by its own standard
-    error (Hall 1992). With too few documents the widths are NaN."""
+    """Means of values (blocks, columns) of one run, and half-widths of a band that covers all columns simultaneously
+    with probability 1 − p: the bootstrap's max-t over documents, studentised, which means that each draw is divided by
+    its own standard error (Hall 1992). With too few documents the widths are NaN."""
     if len(np.unique(documents)) < FEWEST_DOCUMENTS:
         return values.mean(axis=0), np.full(values.shape[-1], np.nan)
     mean, parts = by_document(values, documents)
@@ -59,11 +59,10 @@ def text_bands(values, documents, seed, p=0.05):
 
 
 def mean_intervals(values, documents, p=0.05):
-    """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals, for each column separately, over the
-    choice of text and of seeds: each part of the error has its own quantile of Student's t, and the widths add as
-    squares (after Howe 1974). Also returns, by name, the standard errors from the text alone and from the seeds alone,
-    and the smallest mean that an interval of this width tells from 0 in 80% of repetitions. With too few documents
-    everything but the means is NaN."""
+    """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals for each column separately. Each part
+    of the error, text and seeds, has its own quantile of Student's t, and the widths add as squares (after Howe 1974).
+    Also returns, by name, the standard errors from the text alone and from the seeds alone, and the smallest mean that
+    an interval of this width tells from 0 in 80% of repetitions. With too few documents all but the means is NaN."""
     if len(np.unique(documents)) < FEWEST_DOCUMENTS:
         unknown = np.full(values.shape[-1], np.nan)
         return values.mean(axis=(0, 1)), unknown, dict.fromkeys(("text_se", "seed_se", "detectable"), unknown)

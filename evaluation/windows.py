@@ -1,4 +1,4 @@
-"""Which tokens are scored, and the losses of windows of text."""
+"""Chooses the tokens that are scored, and computes the losses of windows of text."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ from run.device import autocast
 
 @dataclass(frozen=True)
 class Subject:
-    """The model under measurement, the text, and how it is computed."""
+    """The model that is measured, the text, and the precision."""
 
     model: GPT
     split: Split
     dtype: torch.dtype
-    progress: object  # called with the number of tokens that were processed
+    progress: object  # called with the number of tokens processed
 
     @property
     def device(self):
@@ -31,18 +31,17 @@ def first_end(n_tokens, longest, stride):
 
 
 def choose_ends(split, longest, stride, n, seed):
-    """The last target of each of n blocks of `stride` targets, evenly spread and side by side at the nearest, all past
-    the tuning part; the document of each; and the share of contexts that cross documents.
-
-    Blocks with `longest` tokens of their own document before them come first. Only where there are fewer than n do
-    contexts cross documents, as they do in training. ValueError where the text is too short."""
+    """The last target of each of n blocks of `stride` targets; the document of each; and the share of contexts that
+    cross documents. Blocks are evenly spread over the text past the tuning part and do not overlap. Blocks that have
+    `longest` tokens of their own document before them come first. Only if there are fewer than n, contexts cross
+    documents, as they do in training. ValueError if the text is too short."""
     ends = np.arange(first_end(len(split.tokens), longest, stride), len(split.tokens), stride)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     own = ends - longest >= split.docs[documents]
     if len(ends) < n:
         raise ValueError(
             f"the validation text has {len(split.tokens):,} tokens, too few for {n} blocks with {longest:,} tokens of "
-            f"context: give shorter --lengths, such as --lengths=32,64,128, or choose another --dataset"
+            f"context: choose shorter --lengths, such as --lengths=32,64,128, or another --dataset"
         )
     offset = np.random.default_rng(seed).random()
 
@@ -57,8 +56,8 @@ def choose_ends(split, longest, stride, n, seed):
 @torch.no_grad()
 def predictions(subject, starts, length, scored, change=None):
     """Yields, a few thousand at a time, the last `scored` predictions of each window of `length` tokens: their logits
-    (n, vocabulary) and targets (n,). change(rows, first) may alter a batch of windows (rows, length + 1); `first` is
-    the number of its first window. Memory holds one batch of windows, and the logits that are yielded."""
+    (n, vocabulary) and targets (n,). change(rows, first) may change a batch of windows (rows, length + 1); `first` is
+    the number of its first window. Memory holds only one batch of windows and the yielded logits."""
     budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
     rows = max(1, budget // length)
     for first in range(0, len(starts), rows):
@@ -69,20 +68,20 @@ def predictions(subject, starts, length, scored, change=None):
         with autocast(subject.device, subject.dtype):
             hidden = subject.model.hidden(window[:, :-1], last=scored).flatten(0, 1)
         targets = window[:, -scored:].flatten()
-        for some, theirs in zip(hidden.split(4096), targets.split(4096), strict=True):
-            yield subject.model.lm_head(some.float()), theirs  # in float32, whatever the dtype
+        for some, wanted in zip(hidden.split(4096), targets.split(4096), strict=True):
+            yield subject.model.lm_head(some.float()), wanted  # in float32, whatever the dtype
         subject.progress(len(window) * length)
 
 
 def window_losses(subject, starts, length, scored, change=None):
-    """The losses, in nats, of these predictions: (windows, scored) float32."""
+    """The losses of these predictions in nats: (windows, scored) float32."""
     scores = predictions(subject, starts, length, scored, change)
     losses = [F.cross_entropy(logits, targets, reduction="none").cpu() for logits, targets in scores]
     return torch.cat(losses).view(len(starts), scored).numpy()
 
 
 def shuffled(kept, seed):
-    """A `change` of windows: shuffles the context, all but its last `kept` tokens."""
+    """A `change` of windows: shuffles the context except its last `kept` tokens."""
 
     def change(window, first):
         for i, row in enumerate(window, start=first):
@@ -93,9 +92,9 @@ def shuffled(kept, seed):
 
 
 def foreign(split, ends, documents, kept):
-    """A `change` of the windows before `ends`: replaces the context, all but its last `kept` tokens, by the tokens at
-    the same places before a donor: the first block, counted from half the text on, whose tokens lie outside the window
-    and outside its document. ValueError where there is none."""
+    """A `change` of the windows before `ends`: replaces the context except its last `kept` tokens by the tokens in the
+    same places before another block, the donor. It is the first one, counted from half the text on, whose tokens are
+    outside the window and outside its document. ValueError if there is none."""
     bounds = np.append(split.docs, len(split.tokens))
 
     def change(window, first):
@@ -105,7 +104,7 @@ def foreign(split, ends, documents, kept):
             before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
             donors = donors[(donors - kept <= before) | (donors - n >= after)]
             if not len(donors):
-                raise ValueError(f"no block has {n - kept:,} tokens of other documents before it: lower --lengths")
+                raise ValueError(f"no block has {n - kept:,} tokens of other documents before it: choose shorter --lengths")
             row[: n - kept] = torch.from_numpy(split.tokens[donors[0] - n : donors[0] - kept].astype(np.int64))
 
     return change
