@@ -264,7 +264,9 @@ class WholeWindows(Protocol):
 class NonOverlapping(WholeWindows, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the papers' headline number"
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
-    cells = Protocol.cells + "; `real` is Δ without dilution,\nwhich is what longer windows gain because fewer of their "
+    cells = (
+        Protocol.cells + "; `real` is Δ without dilution,\nwhich is what longer windows gain because fewer of their "
+    )
     cells += "tokens are near the start of a window"
     title = "Loss of text cut into windows as they grow {past}"
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from conftest import plain_protocol
 
 import eval_length as E
 from data.prepare import folder_main
+from evaluation.pictures import spread
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import Contrast, contrasts, pooled, power, triangle
+from evaluation.report import Contrast, contrast_table, contrasts, pooled
 from evaluation.windows import window_losses
-from model import SCHEMES
+from model import scheme_names
 from run import files
 
 WINDOW_LOSSES = "evaluation.protocols.window_losses"
@@ -25,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("few_documents")
 
 @pytest.fixture(scope="module")
 def runs(trained, tmp_path_factory):
-    """A folder with a run of every scheme, trained at 16 tokens for some steps, to be measured by these tests alone."""
+    """A folder with a run of every scheme, trained at 16 tokens for some steps, that only these tests measure."""
     root = tmp_path_factory.mktemp("runs")
-    for scheme in SCHEMES:
+    for scheme in scheme_names():
         shutil.copytree(trained(scheme), root / scheme, ignore=shutil.ignore_patterns("length*"))
     return root
 
@@ -40,47 +42,66 @@ def read(tmp_path, name="length"):
     return json.loads((tmp_path / "results" / f"{name}.json").read_text(), parse_constant=pytest.fail)  # no NaN
 
 
-def test_table_json_and_picture_over_all_schemes(runs, tmp_path, capsys):
-    assert E.main([*(str(runs / scheme) for scheme in SCHEMES), *flags(tmp_path)]) == 0
+def test_the_table_the_numbers_the_picture_and_the_kept_losses_of_all_schemes(runs, tmp_path, capsys):
+    assert E.main([*(str(runs / scheme) for scheme in scheme_names()), *flags(tmp_path)]) == 0
     out = capsys.readouterr().out
     found = {name: result["rows"] for name, result in read(tmp_path)["runs"].items()}
-    assert list(found) == list(SCHEMES)
+    assert list(found) == scheme_names()
     for name, rows in found.items():
         assert list(rows) == ["4", "8", "16", "32", "64", "128", "256"]
         assert rows["16"]["delta"] == rows["16"]["band"] == 0
         undefined = [n for n, row in rows.items() if row is None]
         assert undefined == (["32", "64", "128", "256"] if name == "learnable" else [])
         for row in filter(None, rows.values()):
-            assert row["loss"] > 0 and math.isfinite(row["loss"]) and math.isfinite(row["entropy"])
+            assert row["loss"] > 0 and math.isfinite(row["loss"])
             assert row["delta"] == pytest.approx(row["loss"] - rows["16"]["loss"])
-    tables = out.split("\ncontext  ")[1:]
-    [with_learnable] = [t for t in tables if "learnable" in t.splitlines()[0]]
+    [with_learnable] = [t for t in out.split("\ncontext  ")[1:] if "learnable" in t.splitlines()[0]]
     last = with_learnable.split("    256  ")[1].splitlines()[0]
     assert "—" in last and "±" in out
     assert "the same 20 blocks of 1 tokens at every length" in out and "L*" in out
-    assert "tiny: 2 documents, 0% of the longest contexts cross documents, 1 bytes per token" in out
+    assert "tiny: 2 documents; 0% of the longest contexts cross documents; 1 bytes per token" in out
     assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
+    [path] = (runs / "alibi").glob("length-*.npz")
+    with np.load(path) as raw:
+        assert set(raw) == {"key", "ends", "documents", "bytes_per_token", "crossing", *found["alibi"]}
+        assert raw["64"].shape == raw["ends"].shape == raw["documents"].shape == (20,)
+        assert found["alibi"]["64"]["delta"] == pytest.approx((raw["64"] - raw["16"]).mean())
 
 
-def test_what_was_measured_is_kept_and_comes_back_under_its_settings(runs, tmp_path, capsys, monkeypatch, refused):
-    raw, full = runs / "alibi" / "length.npz", [str(runs / "alibi"), str(runs / "learnable"), *flags(tmp_path)]
-    E.main([*full, "--seed=21"])
-    before, losses = read(tmp_path), raw.read_bytes()
-    E.main([*full, "--seed=21", "--blocks=5"])
-    assert read(tmp_path) != before and "done before" not in capsys.readouterr().out
+def test_nothing_is_measured_twice(runs, tmp_path, capsys, monkeypatch):
+    full = [str(runs / "alibi"), str(runs / "learnable"), *flags(tmp_path, "--seed=21")]
+    E.main(full)
+    before = read(tmp_path)
+    E.main([*full, "--blocks=5"])
+    assert read(tmp_path) != before and "measured before" not in capsys.readouterr().out
     monkeypatch.setattr(WINDOW_LOSSES, None)  # a second computation would fail
     for more, blocks in ((["--blocks=5"], 5), ([], 20)):
-        E.main([*full, "--seed=21", *more])
-        assert read(tmp_path)["blocks"] == blocks and capsys.readouterr().out.count("done before") == 2
-    assert read(tmp_path) == before and raw.read_bytes() == losses
+        E.main([*full, *more])
+        assert read(tmp_path)["blocks"] == blocks and capsys.readouterr().out.count("measured before") == 2
+    assert read(tmp_path) == before
     with pytest.raises(TypeError):
         E.main([*full, "--seed=22"])
-    raw.write_bytes(b"cut short")
-    assert "alibi/length.npz is damaged: delete it" in refused(E.main, *full)
-    raw.unlink()
 
 
-def test_an_interrupted_measurement_goes_on(runs, tmp_path, capsys, monkeypatch):
+def test_kept_losses_are_read_safely(runs, tmp_path, refused, monkeypatch):
+    arguments = [runs / "t5", *flags(tmp_path)]
+    E.main([*map(str, arguments)])
+    monkeypatch.setattr(WINDOW_LOSSES, None)
+    [path] = (runs / "t5").glob("length-*.npz")
+    whole, hostile = dict(np.load(path)), np.array([object()])
+    np.savez(path, **whole, other=hostile)  # it is not asked for, so it is not read
+    assert E.main([*map(str, arguments)]) == 0
+    for damage in ({"64": np.zeros(3)}, {"64": np.full(20, np.nan)}, {"64": hostile}, {}):
+        np.savez(path, **whole | damage) if damage else path.write_bytes(b"cut short")
+        assert f"{path} is damaged: delete it" in refused(E.main, *arguments)
+    np.savez_compressed(path, **whole)
+    assert path.is_file() and "is damaged" in refused(E.main, *arguments)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("64.npy", b"\x93NUMPY\x01\x00v\x00" + str({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}).ljust(117).encode() + b"\n")  # fmt: skip
+    assert "is damaged" in refused(E.main, *arguments)  # claims 8 TB
+
+
+def test_an_interrupted_measurement_resumes(runs, tmp_path, capsys, monkeypatch):
     arguments, lengths = [str(runs / "none"), *flags(tmp_path, "--seed=11")], []
 
     def interrupt(subject, starts, length, *rest):
@@ -92,12 +113,36 @@ def test_an_interrupted_measurement_goes_on(runs, tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(WINDOW_LOSSES, interrupt)
     with pytest.raises(KeyboardInterrupt):
         E.main(arguments)
-    assert "stopped; what was measured is kept" in capsys.readouterr().out
+    assert "stopped; finished measurements are kept" in capsys.readouterr().out
     E.main(arguments)
     assert lengths == [4, 8, 16, 32, 32, 64, 128, 256]
     monkeypatch.setattr(WINDOW_LOSSES, None)
     E.main([*arguments, "--lengths=8,64,256"])  # a part of what is there
-    assert "done before" in capsys.readouterr().out
+    assert "measured before" in capsys.readouterr().out
+
+
+def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for folder in (killed, whole):
+        shutil.copytree(runs / "none", folder / "none", ignore=shutil.ignore_patterns("length*"))
+    kill = "import os, signal, sys, eval_length; os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)"
+    command = [sys.executable, "-c", f"{kill}; eval_length.main(sys.argv[1:])", killed / "none", *flags(killed)]
+    assert subprocess.run(command, cwd=Path(E.__file__).parent, capture_output=True).returncode == -9
+    litter = {path.name for path in killed.rglob("*")} - {path.name for path in whole.rglob("*")} - {"results"}
+    assert ".evaluation.lock" in litter and any(name.endswith(".tmp") for name in litter), litter
+    found = []
+    for folder in (killed, whole):
+        E.main([str(folder / "none"), *flags(folder)])
+        found.append(({p.relative_to(folder) for p in folder.rglob("*")}, read(folder, "length-none")))
+    assert found[0] == found[1]
+
+
+def test_two_evaluations_of_one_run_wait_for_each_other(runs, tmp_path):
+    command = [sys.executable, E.__file__, runs / "rope", *flags(tmp_path, "--seed=9")]
+    with files.Lock(runs / "rope", ".evaluation.lock"):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline().startswith("waiting: another process is writing into")
+    assert "rope: 0:0" in process.communicate()[0] and process.returncode == 0
 
 
 def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seeds(runs, trained, tmp_path, capsys):
@@ -111,17 +156,17 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
     assert list(found) == ["rope", "alibi"] and set(found["rope"]["seeds"]) == {"rope", "rope-1", "rope-2"}
     row = found["rope"]["rows"]["64"]
     assert row["delta"] == pytest.approx(np.mean([rows["64"]["delta"] for rows in found["rope"]["seeds"].values()]))
-    assert f"{row['delta']:+.3f} ±{row['band']:.3f}" in out and "Several seeds: ± is a 95% interval" in out
+    assert f"{row['delta']:+.3f} ±{row['band']:.3f}" in out and "± of several seeds: the 95% interval" in out
     contrast = read(tmp_path)["contrasts"]["256"]["rope - alibi"]
     difference, width, seen = (contrast[name] for name in ("difference", "half_width", "detectable"))
     assert difference == pytest.approx(found["rope"]["rows"]["256"]["loss"] - found["alibi"]["rows"]["256"]["loss"])
     shown = f"{-difference:+.3f}" if abs(difference) > width else "·"
-    [line] = [line for line in out.split("Loss at 256 of the row")[1].splitlines() if line.split()[:1] == ["alibi"]]
+    [line] = [line for line in out.split("Loss at context 256: row")[1].splitlines() if line.split()[:1] == ["alibi"]]
     assert line.split() == ["alibi", shown] and seen > width
     assert f"in 80% of repetitions: {seen:.2f} with 3 seeds." in out and contrast["seeds"] == 3
 
 
-def test_contrasts_are_over_the_seeds_that_both_have_and_hold_for_all_pairs_at_once():
+def test_contrasts_use_the_seeds_that_both_have_and_cover_all_pairs_simultaneously():
     rng, known = np.random.default_rng(0), {"documents": np.repeat(np.arange(50), 4), "ends": np.arange(200)}
     text, seeds = rng.normal(1, 0.3, 200), {"a": range(9), "b": range(3), "c": range(2, 5), "d": [9, 10]}
     losses = {name: {s: known | {8: text + rng.normal(0, 0.02, 200)} for s in of} for name, of in seeds.items()}
@@ -133,28 +178,38 @@ def test_contrasts_are_over_the_seeds_that_both_have_and_hold_for_all_pairs_at_o
     assert found["a", "b"].half_width > 1.2 * alone["a", "b"].half_width
 
 
-def test_seeds_that_scored_unlike_blocks_are_not_pooled():
+def test_a_table_of_contrasts_shows_what_is_significant_and_has_gaps():
+    found = {("a", "c"): (1.0, 0.5, 0.7, 3), ("b", "c"): (5.0, 0.1, 0.2, 9), ("a", "d"): (0.0, 0.5, 0.4, 3)}
+    protocol = PROTOCOLS["fixed"](E.EvalConfig(runs=("x",)), {16}, 10**6)
+    found = {pair: Contrast(*values) for pair, values in found.items()}
+    first, _, *lines = contrast_table(protocol, found, 64)
+    assert first == "Loss at context 64: row − column, shown only where significant"
+    assert lines[:4] == ["     a  b  c", "  b   ", "  c-1.000-5.000", "  d  ·      "]
+    assert lines[4].endswith("repetitions: 0.40 to 0.70 with 3 seeds, 0.20 with 9 seeds.")
+
+
+def test_seeds_that_scored_different_blocks_are_not_pooled():
     one, two = ({"8": np.zeros(3), "ends": np.arange(3) + first} for first in (0, 1))
     with pytest.raises(ValueError, match="seeds of one experiment did not score the same blocks"):
         pooled([one, two])
 
 
-def test_a_triangle_of_contrasts_has_gaps():
-    found = {("a", "c"): (1.0, 0.5, 0.7, 3), ("b", "c"): (5.0, 0.1, 0.2, 9), ("a", "d"): (0.0, 0.5, 0.4, 3)}
-    found = {pair: Contrast(*values) for pair, values in found.items()}
-    names, rows = triangle(found)
-    assert names == ["a", "b", "c", "d"] and dict(rows)["c"] == [(-1.0, 0.5), (-5.0, 0.1)]
-    assert dict(rows)["b"][0][1] == dict(rows)["d"][2][1] == math.inf
-    assert power(found).endswith("repetitions: 0.40 to 0.70 with 3 seeds, 0.20 with 9 seeds.")
+@pytest.mark.parametrize("wanted", [[0.5] * 5, [0.99, 0.2, 0.98, -1, 0.21], [0.1, 0.5, 0.9], [0.3], []])
+def test_labels_keep_their_order_do_not_overlap_and_stay_inside(wanted):
+    places = spread(wanted, 0.1, 0.02, 0.98)
+    assert (np.diff(np.sort(places)) > 0.0999).all() and all((0.0199 < places) & (places < 0.9801))
+    assert (np.argsort(places, kind="stable") == np.argsort(wanted, kind="stable")).all()
+    assert wanted != [0.1, 0.5, 0.9] or places == pytest.approx(wanted)  # those with room stay where they are
+    assert np.diff(spread([0.5] * 97, 0.1, 0.02, 0.98)) == pytest.approx([0.01] * 96)  # closer, if there is no room
 
 
-def test_a_text_of_few_documents_has_no_interval_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):
+def test_a_text_of_few_documents_has_no_band_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):
     for module in ("statistics", "protocols"):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 20)
     E.main([str(runs / "rope"), *flags(tmp_path)])
     out, row = capsys.readouterr().out, read(tmp_path, "length-rope")["runs"]["rope"]["rows"]["64"]
     assert row["band"] is None and row["level"] is None and "±0" not in out
-    assert "note: 2 documents are too few for an interval: at least 20; choose a --dataset of more" in out
+    assert "note: 2 documents are too few for ±: at least 20 are needed; choose a --dataset of more" in out
     assert "L* unknown" in out
 
 
@@ -163,27 +218,15 @@ def test_every_other_protocol_runs_over_all_schemes_also_on_a_named_text(runs, t
     argv = [f"--protocol={protocol}", "--blocks=6", "--lengths=8,16,32,64", f"--results_dir={tmp_path}/results"]
     argv += ["--block_tokens=4"] if protocol == "sliding" else []
     argv += [f"--dataset={dataset}"] if protocol == "nonoverlapping" else []
-    E.main([*(str(runs / scheme) for scheme in SCHEMES), *argv, "--device=cpu"])
+    E.main([*(str(runs / scheme) for scheme in scheme_names()), *argv, "--device=cpu"])
     name = "length-nonoverlapping-tiny" if protocol == "nonoverlapping" else f"length-{protocol}"
-    assert read(tmp_path, name)["blocks"] == 6 and (runs / "none" / f"{name}.npz").exists()
+    assert read(tmp_path, name)["blocks"] == 6 and len([*(runs / "none").glob(f"{name}-????????????.npz")]) == 1
     rows = {scheme: r["rows"] for scheme, r in read(tmp_path, name)["runs"].items()}
-    assert list(rows) == list(SCHEMES) and rows.pop("learnable")["32"] is None
-    extra = {"nonoverlapping": "real", "context": "gain_over_shuffled"}.get(protocol, "band")
-    assert all(row["32"]["loss"] > 0 and math.isfinite(row["32"][extra]) for row in rows.values())
-    assert (tmp_path / "results" / f"{name}.png").exists() and "L*" in capsys.readouterr().out
-
-
-def test_raw_losses_are_kept_per_block(runs, tmp_path):
-    E.main([str(runs / "alibi"), *flags(tmp_path, "--lengths=8,16,64")])
-    with np.load(runs / "alibi" / "length.npz") as raw:
-        entropies = {"entropy-8", "entropy-16", "entropy-64"}
-        assert (
-            set(raw)
-            == {"key", "lengths", "ends", "documents", "bytes_per_token", "crossing", "8", "16", "64"} | entropies
-        )
-        assert raw["64"].shape == raw["ends"].shape == raw["documents"].shape == (20,)
-        delta = (raw["64"] - raw["16"]).mean()
-    assert read(tmp_path, "length-alibi")["runs"]["alibi"]["rows"]["64"]["delta"] == pytest.approx(delta)
+    assert list(rows) == scheme_names() and rows.pop("learnable")["32"] is None
+    extra = {"nonoverlapping": "real", "context": "gain_over_shuffled", "entropy": "entropy_band"}.get(protocol, "band")
+    main = PROTOCOLS[protocol].headline
+    assert all(row["32"][main] > 0 and math.isfinite(row["32"][extra]) for row in rows.values())
+    assert (tmp_path / "results" / f"{name}.png").exists() and ("L*" in capsys.readouterr().out) == (main == "loss")
 
 
 def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
@@ -191,7 +234,7 @@ def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
     found = {name: r["rows"] for name, r in read(tmp_path, "length-none-linear-ntk-yarn-rope")["runs"].items()}
     assert list(found) == ["rope none", "rope linear", "rope ntk", "rope yarn"]
     plain = found.pop("rope none")
-    for rows in found.values():  # auto: nothing is scaled before it must be
+    for rows in found.values():  # auto: nothing is scaled up to the training length
         assert rows["16"]["loss"] == plain["16"]["loss"] and rows["64"]["loss"] != plain["64"]["loss"]
     E.main([str(runs / "rope"), *flags(tmp_path)])
     assert read(tmp_path, "length-rope")["runs"]["rope"]["rows"] == plain
@@ -211,11 +254,11 @@ def test_every_length_is_scaled_from_the_checkpoint_and_not_from_the_length_befo
 
     monkeypatch.setattr(WINDOW_LOSSES, noting)
     E.main([str(runs / "rope"), *flags(tmp_path, "--protocol=context", "--rope_scaling=yarn", "--lengths=16,32,64")])
-    assert factors == [1, 2, 4, 2, 4, 2, 4]  # as it is, foreign, shuffled
+    assert factors == [1, 2, 4, 2, 4, 2, 4]  # the true context, foreign, shuffled
 
 
 def logged(folder, id):
-    """The records of the one offline wandb run in `folder` whose id begins so."""
+    """The records of the one offline wandb run in `folder` whose id starts so."""
     [log] = (folder / "wandb").glob(f"offline-run-*-{id}-*/*.wandb")
     command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", log]
     lines = subprocess.check_output(command, stdin=subprocess.DEVNULL, text=True).splitlines()
@@ -224,10 +267,10 @@ def logged(folder, id):
 
 def curve(records, x, y):
     rows = [record["history"]["item"] for record in records if "history" in record]
-    return {row[x]: row[y] for row in rows if y in row}
+    return {row[x]: row[y] for row in rows if y in row and x in row}
 
 
-def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
+def test_wandb_has_each_runs_curve_and_the_comparison(runs, tmp_path):
     command = [sys.executable, E.__file__, runs / "sinusoidal", runs / "learnable"]
     command += flags(tmp_path, "--seed=3", "--wandb_mode=offline")
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
@@ -242,6 +285,7 @@ def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
     records = logged(tmp_path, "compare-length")
     for name, expected in losses.items():
         assert curve(records, "x/context", f"loss/{name}") == pytest.approx(expected)
+    assert any("length/picture" in record.get("history", {}).get("item", {}) for record in records)
 
 
 @pytest.mark.parametrize(
@@ -254,31 +298,33 @@ def test_wandb_holds_each_runs_curve_and_the_comparison(runs, tmp_path):
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
         (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 2,345 tokens, too few for 2000 blocks"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
-        (["--block_tokens=1", "--protocol=position"], "of --protocol=position, only of: fixed, sliding"),
-        (["--block_tokens=1", "--protocol=nonoverlapping"], "--block_tokens is not an option of --protocol=nonoverlap"),
-        (["--block_tokens=1", "--protocol=recall"], "--block_tokens is not an option of --protocol=recall"),
-        (["--threshold=1", "--protocol=recall"], "--threshold is not an option of --protocol=recall"),
-        (["--lengths=16,24,64", "--protocol=nonoverlapping"], "must all divide the longest"),
-        (["--lengths=16,8"], "must ascend"),
+        (["--wandb_mode=on"], "wandb_mode='on' is not one of: auto, online, offline, disabled"),
+        (["--block_tokens=1", "--protocol=position"], "has no option --block_tokens; these have: fixed, sliding"),
+        (["--block_tokens=1", "--protocol=nonoverlapping"], "--protocol=nonoverlapping has no option --block_tokens"),
+        (["--block_tokens=1", "--protocol=recall"], "--protocol=recall has no option --block_tokens"),
+        (["--threshold=1", "--protocol=recall"], "--protocol=recall has no option --threshold"),
+        (["--lengths=16,24,64", "--protocol=nonoverlapping"], "all lengths must divide the longest"),
+        (["--lengths=16,8"], "lengths='16,8' must be positive and ascend"),
         (["--threshold=-1"], "threshold=-1.0 must be at least 0"),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--blocks=1"], "blocks=1 is too few"),
         (["--window=-1"], "rope/best.pt: window=-1 must be at least 0"),
         (["{root}/alibi", "--rope_scaling=yarn"], "alibi/best.pt: rope_scaling is an option of pos_scheme=rope"),
+        (["--results_dir={root}/rope/best.pt"], "rope/best.pt is a file: choose a folder"),
     ],
 )
-def test_bad_input_is_named_before_anything_is_measured(runs, tmp_path, monkeypatch, more, message, refused):
-    monkeypatch.setattr(WINDOW_LOSSES, None)
+def test_mistakes_are_named_before_anything_is_measured(runs, tmp_path, monkeypatch, more, message, refused):
+    monkeypatch.setattr(E, "measure", None)
     argv = ["--device=cpu", f"--results_dir={tmp_path}/results", *(m.format(root=runs) for m in more)]
     assert message.format(root=runs) in refused(E.main, runs / "rope", *argv)
     assert not (tmp_path / "results").exists()
 
 
-def test_no_run_is_refused(refused):
+def test_mistake_of_naming_no_run(refused):
     assert "which runs" in refused(E.main)
 
 
-def test_runs_on_different_text_are_refused(runs, trained, tmp_path, dataset, shakespeare, refused):
+def test_runs_on_different_text_need_a_flag(runs, trained, tmp_path, dataset, shakespeare, refused):
     other = f"{tmp_path}/other"
     folder_main([str(shakespeare), f"--name={other}"])
     both = [runs / "rope", trained("alibi", dataset=other), *flags(tmp_path)]
@@ -290,18 +336,7 @@ def test_runs_on_different_text_are_refused(runs, trained, tmp_path, dataset, sh
     assert "another tokenizer than that of dataset" in line
 
 
-def test_a_results_dir_that_cannot_be_written_is_found_first(runs, tmp_path, refused, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(E, "measure", None)  # nothing is measured
-    assert "file" in refused(E.main, runs / "rope", *flags(tmp_path), f"--results_dir={tmp_path}/file")
-
-
-def test_a_variant_is_measured_by_one_process_at_a_time(runs, tmp_path, refused):
-    with files.Lock(runs / "rope", ".length.lock"):
-        assert "another process is writing into" in refused(E.main, runs / "rope", *flags(tmp_path, "--seed=9"))
-
-
-def test_a_run_that_goes_on_while_it_is_measured_is_not_mixed_up(runs, trained, tmp_path, monkeypatch):
+def test_a_run_whose_training_resumes_while_it_is_measured_is_not_mixed_up(runs, trained, tmp_path, monkeypatch):
     shutil.copytree(trained("rope"), tmp_path / "r")
     opened = E.open_runs
 

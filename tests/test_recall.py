@@ -167,7 +167,7 @@ def test_the_command(trained, tmp_path, monkeypatch, capsys, refused):
     eval_length.main([*arguments, "--window=8"])
     assert (tmp_path / "results" / "recall-window8.json").exists()
     eval_length.main(arguments)
-    assert capsys.readouterr().out.count("done before") == 2
+    assert capsys.readouterr().out.count("measured before") == 2
     eval_length.main([rope, alibi, *recall])  # of two training lengths
     found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
     assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]

@@ -1,55 +1,106 @@
+"""Formulas against published values, and how often bands and intervals cover the truth in simulations."""
+
+import itertools
+
 import numpy as np
 import pytest
 
-from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, t_quantile, text_bands, wilson
-from tools import coverage
+from evaluation.statistics import FEWEST_DOCUMENTS, by_document, mean_intervals, t_quantile, text_bands, wilson
 
 
-@pytest.mark.parametrize("tail", coverage.TAILS)
-@pytest.mark.parametrize("kind", coverage.KINDS)
+def documents_of(kind, n, rng):
+    """The document of each block: n documents of similar size, of very different sizes, or one with 40% of all."""
+    counts = {
+        "similar": rng.integers(1, 11, n),
+        "different": np.maximum(1, 5 * rng.lognormal(0, 0.7, n)).astype(int),
+        "one large": np.array([n * 3, *rng.integers(3, 7, n - 1)]),
+    }[kind]
+    return np.repeat(np.arange(n), counts)
+
+
+def noise(tail, rng, shape):
+    """Mean 0 and standard deviation 1."""
+    z = rng.standard_normal(shape)
+    return z if tail == "normal" else (np.exp(0.7 * z) - np.exp(0.245)) / 1.0159
+
+
+def one_run(documents, tail, rng):
+    """Differences (blocks, columns) whose true mean is 0. The middle column is the training length: always 0."""
+    n = documents[-1] + 1
+    shared = 0.7 * noise(tail, rng, (n, 1)) + 0.7 * noise(tail, rng, (n, 3))
+    return (0.1, 0.0, 0.8) * (0.55 * shared[documents] + 0.83 * noise(tail, rng, (len(documents), 3)))
+
+
+def band_by_blocks(values, seed):
+    """The plain bootstrap's max-t, as if blocks were independent."""
+    mean, parts = by_document(values, np.arange(len(values)))
+    draws = np.random.default_rng(seed).multinomial(len(parts), np.full(len(parts), 1 / len(parts)), size=100)
+    off = draws @ parts / len(parts)
+    se = np.maximum(off.std(axis=0), 1e-12)
+    return mean, np.quantile(np.abs(off / se).max(axis=1), 0.95) * se
+
+
+@pytest.mark.parametrize("tail", ["normal", "lognormal"])
+@pytest.mark.parametrize("kind", ["similar", "different", "one large"])
 @pytest.mark.parametrize("n", [20, 48])
-def test_bands_over_text_cover_all_columns_at_once(n, kind, tail, monkeypatch):
+def test_bands_cover_all_columns_simultaneously(n, kind, tail, monkeypatch):
     monkeypatch.setattr("evaluation.statistics.RESAMPLES", 500)
-    monkeypatch.setattr(coverage, "RESAMPLES", 100)
-    by_blocks, _, ours = coverage.text_coverage(kind, tail, n, 400)
-    assert ours >= 0.93 > by_blocks
-    mean, width = text_bands(
-        coverage.one_run(np.arange(40) // 2, tail, np.random.default_rng(0)), np.arange(40) // 2, 0
-    )
-    assert width[1] == mean[1] == 0
+    documents, rng, covered = documents_of(kind, n, np.random.default_rng(n)), np.random.default_rng(0), []
+    for i in range(400):
+        values = one_run(documents, tail, rng)
+        bands = band_by_blocks(values, i), text_bands(values, documents, i)
+        covered.append([(abs(mean) <= width + 1e-12).all() for mean, width in bands])
+    by_blocks, ours = np.mean(covered, axis=0)
+    assert ours >= 0.93 > by_blocks and bands[1][0][1] == bands[1][1][1] == 0
 
 
-@pytest.mark.parametrize("tail", coverage.TAILS)
+def several_runs(documents, tail, seeds, seed_sd, both_sd, rng):
+    """Losses (seeds, blocks, columns) whose true mean is 0: effects of the text, of the seeds, and of both together on
+    documents and on blocks. seed_sd has one value for each column."""
+    n, blocks, columns = documents[-1] + 1, len(documents), len(seed_sd)
+    text = 0.7 * noise(tail, rng, (n, columns))[documents] + 0.7 * noise(tail, rng, (blocks, columns))
+    both = both_sd * noise(tail, rng, (seeds, n, columns))[:, documents]
+    both += 0.2 * noise(tail, rng, (seeds, blocks, columns))
+    return text + both + seed_sd * rng.standard_normal((seeds, 1, columns))
+
+
+@pytest.mark.parametrize("tail", ["normal", "lognormal"])
 @pytest.mark.parametrize(
     "kind, seeds, seed_sd, both_sd",
-    [("unlike", 3, 0.2, 0.7), ("unlike", 3, 0.6, 0.2), ("unlike", 9, 0.2, 0.7), ("one large", 3, 0.2, 0.7)],
+    [("different", 3, 0.2, 0.7), ("different", 3, 0.6, 0.2), ("different", 9, 0.2, 0.7), ("one large", 3, 0.2, 0.7)],
 )
-def test_intervals_over_text_and_training_cover_each_column_and_all_pairs(
-    kind, seeds, seed_sd, both_sd, tail, monkeypatch
-):
-    monkeypatch.setattr(coverage, "RESAMPLES", 100)
-    (text_alone, _, _, ours), (pairs_by_df, pairs) = coverage.joint_coverage(kind, tail, seeds, seed_sd, both_sd, 150)
+def test_intervals_cover_each_column_and_all_pairs_of_eight_schemes(kind, seeds, seed_sd, both_sd, tail):
+    """One of the schemes varies three times as much from seed to seed as the others."""
+    rng, covered = np.random.default_rng(1), []
+    documents = documents_of(kind, 48, rng)
+    one, two = map(list, zip(*itertools.combinations(range(8), 2), strict=True))
+    for _ in range(150):
+        values = several_runs(documents, tail, seeds, np.full(3, seed_sd), both_sd, rng)
+        mean, width, more = mean_intervals(values, documents)
+        losses = several_runs(documents, tail, seeds, seed_sd * np.array([1, 1, 1, 1, 1, 1, 1, 3]), both_sd, rng)
+        differences, widths, _ = mean_intervals(losses[..., one] - losses[..., two], documents, 0.05 / len(one))
+        text_alone, ours = ((abs(mean) <= w).mean() for w in (1.96 * more["text_se"], width))
+        covered.append((text_alone, ours, (abs(differences) <= widths).all()))
+    text_alone, ours, pairs = np.mean(covered, axis=0)
     assert 0.93 <= ours <= 0.985 and pairs >= 0.93 and text_alone < 0.93
-    if seeds == 3:
-        assert pairs_by_df < 0.93
 
 
-def test_either_part_of_the_error_has_its_own_quantile():
-    """First text and its interaction with seeds, which is taken from the text's part; then seeds alone."""
+def test_each_part_of_the_error_has_its_own_quantile():
+    """First text and its interaction with seeds, which is subtracted from the text's part; then seeds alone."""
     k, n, rng = 3, 20, np.random.default_rng(0)
     text, both = rng.standard_normal(n), rng.standard_normal((k, n))
     both += both.mean() - both.mean(axis=0) - both.mean(axis=1, keepdims=True)
     by_text = text.var(ddof=1) / n - (both**2).sum() / ((k - 1) * (n - 1)) / (n * k)
-    jackknife = (n / (n - 1)) ** 2  # of documents of one length
-    seeds = np.repeat([[0.0], [1.0], [5.0]], n, axis=1)  # of variance 7
+    jackknife = (n / (n - 1)) ** 2  # of documents of equal size
+    seeds = np.repeat([[0.0], [1.0], [5.0]], n, axis=1)  # with variance 7
     for values, df, variance in ((text + both, n - 1, jackknife * by_text), (seeds, k - 1, 7 / k)):
         _, width, more = mean_intervals(values[..., None], np.arange(n))
         assert width == pytest.approx(t_quantile(0.05, df) * variance**0.5)
         assert more["detectable"] == pytest.approx(width + t_quantile(0.4, df) * variance**0.5)
 
 
-def test_what_seeds_add_is_the_variance_of_their_means_however_unlike_the_documents():
-    """One document holds two of three blocks. First all seeds have one mean, then their means are 0, 1 and 5."""
+def test_seeds_contribute_the_variance_of_their_means_however_different_the_documents():
+    """One document has two of three blocks. First all seeds have the same mean, then their means are 0, 1 and 5."""
     documents = np.repeat(np.arange(21), [40, *[1] * 20])
     large = np.where(documents == 0, 1.0, -2.0)  # of mean 0
     for means, by_seed in (((0, 0, 0), 0.0), ((0, 1, 5), 7 / 3)):
@@ -57,25 +108,9 @@ def test_what_seeds_add_is_the_variance_of_their_means_however_unlike_the_docume
         assert mean_intervals(values[..., None], documents)[2]["seed_se"] ** 2 == pytest.approx(by_seed)
 
 
-@pytest.mark.parametrize("tail", coverage.TAILS)
-def test_noise_has_the_variance_that_it_says(tail):
-    values = coverage.noise(tail, np.random.default_rng(0), 1_000_000)
-    assert abs(values.mean()) < 0.01 and values.std() == pytest.approx(1, abs=0.01)
-
-
-def test_the_command_prints_its_tables(capsys):
-    assert coverage.main(["--draws=2"]) == 0
-    out = capsys.readouterr().out
-    assert (
-        out.count("documents, ") == 12
-        and out.count(" seeds of sd ") == 48
-        and out.count("%") == 3 + 12 * 3 + 24 * (4 + 2)
-    )
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("n", [1, FEWEST_DOCUMENTS - 1])
-def test_too_few_documents_have_no_interval(n):
+def test_too_few_documents_have_no_band_and_no_interval(n):
     values = np.random.default_rng(0).standard_normal((3, 50, 1))
     documents = np.arange(50) % n
     assert np.isnan(text_bands(values[0], documents, 0)[1]).all()
