@@ -21,7 +21,6 @@ class Job(NamedTuple):
 
     name: str  # of the array that it yields
     length: int  # tokens of context
-    kind: str = ""  # what is done to the context beyond the training length
     more: tuple = ()  # names of further arrays that it yields
 
 
@@ -70,10 +69,8 @@ class Protocol:
     def choose_block_tokens(self, given):
         """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
         if self.lengths[0] < 4 * max(1, given):
-            raise ValueError(
-                f"the shortest length, {self.lengths[0]}, must be at least four times block_tokens={max(1, given)}, "
-                f"because the tokens of a block are part of its context: raise --lengths or lower --block_tokens"
-            )
+            least = f"must be at least four times block_tokens={max(1, given)}: a block is part of its own context"
+            raise ValueError(f"the shortest length, {self.lengths[0]}, {least}")
         return given or min(8, self.lengths[0] // 4)
 
     # what is measured
@@ -164,24 +161,19 @@ class Protocol:
 
     def heading(self, texts, pooled):
         """The lines above the table. texts: {dataset: what `about_text` returned}."""
-        lines = [f"{self.name}: {self.targets.format(**vars(self))}"]
+        yield f"{self.name}: {self.targets.format(**vars(self))}"
         for name, text in texts.items():
-            lines.append(
-                f"{name}: {text['documents']} documents; {text['crossing']:.0%} of the longest contexts cross "
-                f"documents; {text['bytes_per_token']:.3g} bytes per token"
-            )
+            crossing = f"{text['crossing']:.0%} of the longest contexts cross documents"
+            yield f"{name}: {text['documents']} documents; {crossing}; {text['bytes_per_token']:.3g} bytes per token"
             if text["documents"] < FEWEST_DOCUMENTS:
                 few = f"{text['documents']} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed"
-                lines.append(f"note: {few}; choose a --dataset of more documents, or shorter --lengths")
-        lines.append(f"Each cell: {self.cells.format(**vars(self))}.")
-        lines.append("± of one run: its 95% band, over the choice of text only, for all lengths simultaneously.")
+                yield f"note: {few}; choose a --dataset of more documents, or shorter --lengths"
+        yield f"Each cell: {self.cells}."
+        yield "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
         if pooled:
-            lines.append(
-                "± of several seeds: the 95% interval of their mean, over text and seeds, for each length separately."
-            )
+            yield "± of several seeds: the 95% interval of their mean, over text and seeds, for each length separately."
         if "threshold" in self.options:
-            lines.append(f"L*: the first length at which Δ exceeds {self.threshold:g} nats by more than its ±.")
-        return lines
+            yield f"L*: the first length at which Δ exceeds {self.threshold:g} nats by more than its ±."
 
     def shown(self):
         """The lengths that have a line in the table and a place in the picture."""
@@ -217,12 +209,9 @@ def choose_lengths(given, training_lengths):
     """The context lengths, ascending. They always include the training lengths, because Δ is measured from there."""
     lengths = doublings(max(1, min(training_lengths) // 4), 16 * max(training_lengths))
     if given:
-        try:
-            lengths = [int(n) for n in given.split(",")]
-        except ValueError:
-            raise ValueError(f"lengths={given!r} must be whole numbers separated by commas: 32,64,128") from None
+        lengths = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
         if lengths[0] < 1 or sorted(set(lengths)) != lengths:
-            raise ValueError(f"lengths={given!r} must be positive and ascend: 32,64,128")
+            raise ValueError(f"lengths={given!r} must be ascending positive numbers such as 32,64,128")
     return sorted({*lengths, *training_lengths})
 
 
@@ -264,10 +253,7 @@ class WholeWindows(Protocol):
 class NonOverlapping(WholeWindows, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the papers' headline number"
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
-    cells = (
-        Protocol.cells + "; `real` is Δ without dilution,\nwhich is what longer windows gain because fewer of their "
-    )
-    cells += "tokens are near the start of a window"
+    cells = Protocol.cells + ", and\n`real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
     title = "Loss of text cut into windows as they grow {past}"
 
     def choose_block_tokens(self, given):
@@ -291,7 +277,7 @@ class NonOverlapping(WholeWindows, name="nonoverlapping"):
         return kept
 
     def add_columns(self, rows, losses, found, trained):
-        """Splits Δ into dilution, which would occur even if the loss at every position stayed as it is, and the rest."""
+        """Splits Δ into dilution, which needs no change in the loss at any position, and the real rest."""
         dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in losses if n > trained}
         bands = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
         for n, (real, band, _) in bands.items():
@@ -348,11 +334,12 @@ class Context(Protocol, name="context"):
     def jobs(self, found, trained, limit):
         plain = [job for job in super().jobs(found, trained, limit) if job.length >= trained]
         further = [job.length for job in plain if job.length > trained]
-        return plain + [Job(f"{kind}-{n}", n, kind) for kind in ("foreign", "shuffled") for n in further]
+        return plain + [Job(f"{kind}-{n}", n) for kind in ("foreign", "shuffled") for n in further]
 
     def measure(self, job, subject, found, trained):
         other = foreign(subject.split, found["ends"], found["documents"], trained)
-        change = {"": None, "foreign": other, "shuffled": shuffled(trained, self.seed)}[job.kind]
+        changes = {"foreign": other, "shuffled": shuffled(trained, self.seed)}
+        change = changes.get(job.name.split("-")[0])
         return {job.name: self.block_losses(job, subject, found, change).mean(axis=(1, 2))}
 
     def add_columns(self, rows, losses, found, trained):

@@ -105,8 +105,8 @@ class Recall(Protocol, name="recall", stem="recall"):
         return planted(found["signs"], distances)
 
     def prepare(self, dataset, trained):
-        """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids of
-        SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
+        """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
+        of SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
         lengths = self.lengths_of(trained)
         ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
@@ -152,15 +152,14 @@ class Recall(Protocol, name="recall", stem="recall"):
         return {"documents": len(np.unique(found["documents"])), "guesses": np.max(known, axis=0).tolist()}
 
     def heading(self, texts, pooled):
-        lines = [f"recall: {self.targets.format(**vars(self))}"]
+        yield f"recall: {self.targets.format(**vars(self))}"
         for name, text in texts.items():
             ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
-            lines.append(f"{name}: {text['documents']} documents; without a model, these guesses are right: {ceilings}")
-        lines.append("Each cell: the share of right answers, its 95% interval, and the loss of the answers in nats.")
-        lines.append("Interval of one run: over the choice of questions only (Wilson).")
+            yield f"{name}: {text['documents']} documents; without a model, these guesses are right: {ceilings}"
+        yield "Each cell: the share of right answers, its 95% interval, and the loss of the answers in nats."
+        yield "Interval of one run: over the choice of questions only (Wilson)."
         if pooled:
-            lines.append("Interval of several seeds: of their mean, over documents and seeds.")
-        return lines
+            yield "Interval of several seeds: of their mean, over documents and seeds."
 
     def shown(self):
         return doublings(NEAREST, self.longest // 2)

@@ -59,10 +59,10 @@ def text_bands(values, documents, seed, p=0.05):
 
 
 def mean_intervals(values, documents, p=0.05):
-    """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals for each column separately. Each part
-    of the error, text and seeds, has its own quantile of Student's t, and the widths add as squares (after Howe 1974).
-    Also returns, by name, the standard errors from the text alone and from the seeds alone, and the smallest mean that
-    an interval of this width tells from 0 in 80% of repetitions. With too few documents all but the means is NaN."""
+    """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals for each column separately. Text and
+    seeds each have their own quantile of Student's t, and the widths add as squares (after Howe 1974). Also returns, by
+    name, the standard errors from the text alone and from the seeds alone, and the smallest mean that an interval of
+    this width tells from 0 in 80% of repetitions. With too few documents everything but the means is NaN."""
     if len(np.unique(documents)) < FEWEST_DOCUMENTS:
         unknown = np.full(values.shape[-1], np.nan)
         return values.mean(axis=(0, 1)), unknown, dict.fromkeys(("text_se", "seed_se", "detectable"), unknown)
