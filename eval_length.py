@@ -119,9 +119,8 @@ def stem_of(cfg):
 
 
 def measure(cfg, protocol, run, targets):
-    """Everything that is known about a run, {name: array}: the targets, and what each job yields; and whether anything
-    was computed. Jobs whose arrays are kept in the run's folder are not repeated; each of the others is saved when it
-    is done."""
+    """The targets and what each job yields, {name: array}, and whether anything was computed. Arrays that are kept in
+    the run's folder are not computed again; the others are saved job by job."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
     key = {  # everything that the values depend on
@@ -147,8 +146,8 @@ def measure(cfg, protocol, run, targets):
 
 
 def kept(path, names, rows):
-    """Those of the named arrays that an .npz file has, {name: array}. Nothing else in the file is read. ValueError if it
-    is damaged, or if an array has another number of rows."""
+    """Those of the named arrays that an .npz file has, {name: array}; nothing else in it is read. ValueError if it is
+    damaged, or if an array has another number of rows."""
     found = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -166,7 +165,7 @@ def kept(path, names, rows):
 
 
 def publish(cfg, run, id, job_type, rows, axes, settings):
-    """Sends rows to wandb, as a run in the group of the training run."""
+    """Logs rows to wandb, in the group of the training run."""
     group = run.checkpoint.settings.get("wandb_group") or Path(run.dataset.name).name
     settings = settings | dataclasses.asdict(cfg) | {"runs": list(cfg.runs)}
     id = f"{id}-{tracking.stamp()}"
@@ -174,37 +173,25 @@ def publish(cfg, run, id, job_type, rows, axes, settings):
 
 
 def publish_run(cfg, protocol, run, result):
-    """A run's rows against the context length, and as summary values what runs are sorted by."""
+    """Logs a run's rows against the context length, and summary values to sort runs by."""
     name, prefix = run.checkpoint.folder.resolve().name, protocol.stem.split("-")[0]
-    x = f"{prefix}/{protocol.column}"
-    summary = {"L_star": result["L_star"]} if "L_star" in result else {}
-    rows = []
-    for n, row in result["rows"].items():
-        if row:
-            rows.append({x: n} | {f"{prefix}/{key}": value for key, value in row.items()})
-            if n > run.trained and "delta" in row:
-                summary[f"delta_{n / run.trained:g}x"] = row["delta"]
+    x, defined = f"{prefix}/{protocol.column}", {n: row for n, row in result["rows"].items() if row}
+    rows = [{x: n} | {f"{prefix}/{key}": value for key, value in row.items()} for n, row in defined.items()]
+    deltas = {n / run.trained: row["delta"] for n, row in defined.items() if n > run.trained and "delta" in row}
+    summary = {f"delta_{factor:g}x": delta for factor, delta in deltas.items()}
+    summary |= {key: result[key] for key in ("L_star",) if key in result}
     settings = run.checkpoint.settings | {"run": name, "step": run.checkpoint.step}
     publish(cfg, run, f"{name}-{stem_of(cfg)}", "eval_length", [*rows, summary], {prefix: x}, settings)
 
 
 def publish_comparison(cfg, protocol, runs, results, picture):
-    """A curve for every line of the picture, and the picture."""
-    headline, x = protocol.headline, f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    rows = []
+    """Logs a curve for every line of the picture, and the picture."""
+    headline, x, rows = protocol.headline, f"x/{protocol.column}", []  # wandb sorts charts by name, so x comes last
     for n in protocol.shown():
         defined = {name: result["rows"][n] for name, result in results.items() if result["rows"][n]}
         rows.append({x: n} | {f"{headline}/{name}": row[headline] for name, row in defined.items()})
     rows.append({"image": {f"{protocol.stem.split('-')[0]}/picture": str(picture)}})
     publish(cfg, runs[0], f"compare-{stem_of(cfg)}", "comparison", rows, {headline: x}, {})
-
-
-def check_writable(folder):
-    """OSError or ValueError if no file can be written into the folder, which is created. Leaves no file."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"results_dir={folder} is a file: choose a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
 
 
 def main(argv):
@@ -215,7 +202,11 @@ def main(argv):
     for run, one in itertools.product(runs, variants):  # mistakes are reported before anything is measured
         run.checkpoint.under(one, protocol.longest)
     targets = {run.name: protocol.prepare(run.dataset, run.trained) for run in runs}
-    check_writable(Path(cfg.results_dir))
+    results_dir = Path(cfg.results_dir)
+    if results_dir.exists() and not results_dir.is_dir():
+        raise ValueError(f"results_dir={results_dir} is a file: choose a folder")
+    results_dir.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=results_dir).close()  # OSError if no file can be written there
 
     measured, texts, is_new = {}, {}, False
     for run, one in itertools.product(runs, variants):
@@ -238,7 +229,7 @@ def main(argv):
 
     results, losses = pool_seeds(protocol, measured)
     own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # comparisons have no such suffix
-    picture = report(protocol, results, losses, texts, Path(cfg.results_dir, stem_of(cfg) + own))
+    picture = report(protocol, results, losses, texts, results_dir / (stem_of(cfg) + own))
     if is_new:
         publish_comparison(cfg, protocol, runs, results, picture)
     return 0

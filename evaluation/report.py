@@ -124,15 +124,13 @@ def table(protocol, results, width=96):
 
 def star(result):
     """The breakdown length in words."""
-    n, T = result["L_star"], result["training_length"]
+    n, T, rows = result["L_star"], result["training_length"], result["rows"]
     if n is not None:
         return f"= {n} ({n / T:g}×)"
-    if any(row and row["band"] is None for row in result["rows"].values()):
+    if any(row and row["band"] is None for row in rows.values()):
         return "unknown"
-    defined = max(length for length, row in result["rows"].items() if row)
-    if defined > T:
-        return f"> {defined}"
-    return "undefined" if max(result["rows"]) > T else "not measured"
+    defined = max(n for n, row in rows.items() if row)
+    return f"> {defined}" if defined > T else "undefined" if max(rows) > T else "not measured"
 
 
 def draw(protocol, results):

@@ -104,9 +104,8 @@ def foreign(split, ends, documents, kept):
             before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
             donors = donors[(donors - kept <= before) | (donors - n >= after)]
             if not len(donors):
-                raise ValueError(
-                    f"no block has {n - kept:,} tokens of other documents before it: choose shorter --lengths"
-                )
+                few = f"no block has {n - kept:,} tokens of other documents before it"
+                raise ValueError(f"{few}: choose shorter --lengths")
             row[: n - kept] = torch.from_numpy(split.tokens[donors[0] - n : donors[0] - kept].astype(np.int64))
 
     return change

@@ -285,7 +285,7 @@ def test_wandb_has_each_runs_curve_and_the_comparison(runs, tmp_path):
     records = logged(tmp_path, "compare-length")
     for name, expected in losses.items():
         assert curve(records, "x/context", f"loss/{name}") == pytest.approx(expected)
-    assert any("length/picture" in record.get("history", {}).get("item", {}) for record in records)
+    assert any("length/picture.path" in record.get("history", {}).get("item", {}) for record in records)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_wandb_has_each_runs_curve_and_the_comparison(runs, tmp_path):
     [
         (["{root}/no_such"], "there is no checkpoint {root}/no_such"),
         (["{root}"], "there is no checkpoint"),
-        (["--lengths=a"], "lengths='a' must be whole numbers"),
+        (["--lengths=a"], "lengths='a' must be ascending positive numbers"),
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
         (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 2,345 tokens, too few for 2000 blocks"),
@@ -304,12 +304,12 @@ def test_wandb_has_each_runs_curve_and_the_comparison(runs, tmp_path):
         (["--block_tokens=1", "--protocol=recall"], "--protocol=recall has no option --block_tokens"),
         (["--threshold=1", "--protocol=recall"], "--protocol=recall has no option --threshold"),
         (["--lengths=16,24,64", "--protocol=nonoverlapping"], "all lengths must divide the longest"),
-        (["--lengths=16,8"], "lengths='16,8' must be positive and ascend"),
+        (["--lengths=16,8"], "lengths='16,8' must be ascending positive numbers"),
         (["--threshold=-1"], "threshold=-1.0 must be at least 0"),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--blocks=1"], "blocks=1 is too few"),
         (["--window=-1"], "rope/best.pt: window=-1 must be at least 0"),
-        (["{root}/alibi", "--rope_scaling=yarn"], "alibi/best.pt: rope_scaling is an option of pos_scheme=rope"),
+        (["{root}/alibi", "--rope_scaling=yarn"], "is an option of pos_scheme rope, not of alibi"),
         (["--results_dir={root}/rope/best.pt"], "rope/best.pt is a file: choose a folder"),
     ],
 )
