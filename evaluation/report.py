@@ -69,14 +69,17 @@ class Contrast(NamedTuple):
 def contrasts(protocol, losses, length):
     """{(a, b): Contrast of their losses at a length} of every pair of lines that share two seeds or more, over these
     seeds and the text. The 95% intervals cover all pairs simultaneously (Bonferroni)."""
-    pairs, found = {}, {}
+
+    def defined(runs):
+        values = {seed: protocol.losses(run).get(length) for seed, run in runs.items()}
+        return {seed: each for seed, each in values.items() if each is not None}
+
+    at_length, pairs, found = {name: defined(runs) for name, runs in losses.items()}, {}, {}
     for a, b in itertools.combinations(losses, 2):
-        seeds = sorted(set(losses[a]) & set(losses[b]), key=str)
-        each = [(losses[a][seed], losses[b][seed]) for seed in seeds]
-        same_blocks = all(np.array_equal(one["ends"], two["ends"]) for one, two in each)
-        if len(seeds) > 1 and same_blocks and all(length in protocol.losses(run) for run in (*each[0], *each[1])):
-            differences = [protocol.losses(one)[length] - protocol.losses(two)[length] for one, two in each]
-            pairs[a, b] = np.stack(differences), each[0][0]
+        seeds = sorted(at_length[a].keys() & at_length[b].keys(), key=str)
+        same_blocks = all(np.array_equal(losses[a][seed]["ends"], losses[b][seed]["ends"]) for seed in seeds)
+        if len(seeds) > 1 and same_blocks:
+            pairs[a, b] = np.stack([at_length[a][seed] - at_length[b][seed] for seed in seeds]), losses[a][seeds[0]]
     for pair, (differences, run) in pairs.items():
         mean, width, more = protocol.bands({length: differences}, run, 0.05 / len(pairs))[length]
         if width is not None:
@@ -89,7 +92,7 @@ def contrast_table(protocol, found, length):
     names = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found]))
     wide = 2 + max(map(len, names))
     yield f"{protocol.scored} at {protocol.column} {protocol.label(length)}: row − column, shown only where significant"
-    yield "(95%, all pairs simultaneously); · is a difference that is not significant."
+    yield "(95%, for all pairs simultaneously; · means not significant)."
     yield " " * wide + "".join(f"{name:>{wide}}" for name in names[:-1])
     for i, row in enumerate(names[1:], start=1):
         cells = []
