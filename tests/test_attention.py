@@ -4,12 +4,15 @@ from dataclasses import replace
 import pytest
 import torch
 from test_model import build
+from test_protocols import measured, protocol_of
 
+import data
 from evaluation.attention import attention_entropy, attention_scores
-from model import SCHEMES
+from model import scheme_names
+from run import checkpoint as checkpoints
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", scheme_names())
 @pytest.mark.parametrize("pos_pattern", ["", "10"])
 def test_scores_give_the_models_own_attention(scheme, pos_pattern):
     try:
@@ -42,3 +45,14 @@ def test_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys():
     assert attention_entropy(model, idx, last=1) == pytest.approx(math.log(64), abs=1e-5)
     model.override(replace(model.config, window=8))
     assert attention_entropy(model, idx, last=5) == pytest.approx(math.log(8), abs=1e-5)
+
+
+@pytest.mark.usefixtures("few_documents")
+def test_the_protocol_measures_the_predictions_of_the_blocks(trained, dataset):
+    model, ds = checkpoints.load(trained("rope")).model(torch.device("cpu")), data.load(dataset)
+    found, rows, _ = measured(protocol_of("entropy", ds.val, lengths="16,64", blocks=6, block_tokens=2), model, ds)
+    for length in (16, 64):
+        windows = (torch.from_numpy(ds.val.tokens[end - length : end].astype("int64"))[None] for end in found["ends"])
+        expected = [attention_entropy(model, window, last=2) for window in windows]
+        assert found[str(length)] == pytest.approx(expected)
+        assert rows[length]["entropy"] == pytest.approx(sum(expected) / 6) and rows[length]["entropy_band"] > 0
