@@ -2,7 +2,7 @@
 
 Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
 loss at the training length, with a 95% band. The numbers and the picture go to results/. Measurements are kept in the
-run folders and never repeated; after Ctrl-C, the same command resumes. Protocols:
+run folders and not repeated; after Ctrl-C, the same command resumes. Protocols:
 
 """
 
@@ -24,7 +24,7 @@ import config
 import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import pool_seeds, report, result_of
+from evaluation.report import pool_seeds, publish_comparison, publish_run, report, result_of
 from evaluation.windows import Subject
 from run import checkpoint as checkpoints
 from run import files, tracking
@@ -40,14 +40,14 @@ class EvalConfig(Overrides):
     runs: tuple = ()  # given without a flag: run folders, or anything else that sample.py accepts
     protocol: str = "fixed"  # what is scored; see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 0  # how many are scored; 0: the protocol's default (fixed and context 256, recall 200 questions, …)
+    blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position, entropy 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
     allow_mixed: bool = False  # show runs with different text or tokenizers in one picture, each on its own text
     dataset: str = ""  # default: the validation text of each run's own dataset
     seed: int = 1337  # of the choice of blocks and of the bootstrap
     results_dir: str = "results"
-    wandb_mode: tracking.WandbMode = "auto"  # online, offline, disabled; auto: online if logged in, else offline
+    wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"
 
     def __post_init__(self):
@@ -164,36 +164,6 @@ def kept(path, names, rows):
     return found
 
 
-def publish(cfg, run, id, job_type, rows, axes, settings):
-    """Logs rows to wandb, in the group of the training run."""
-    group = run.checkpoint.settings.get("wandb_group") or Path(run.dataset.name).name
-    settings = settings | dataclasses.asdict(cfg) | {"runs": list(cfg.runs)}
-    id = f"{id}-{tracking.stamp()}"
-    tracking.publish(rows, cfg.wandb_mode, cfg.wandb_project, group, id, job_type, settings, axes)
-
-
-def publish_run(cfg, protocol, run, result):
-    """Logs a run's rows against the context length, and summary values to sort runs by."""
-    name, prefix = run.checkpoint.folder.resolve().name, protocol.stem.split("-")[0]
-    x, defined = f"{prefix}/{protocol.column}", {n: row for n, row in result["rows"].items() if row}
-    rows = [{x: n} | {f"{prefix}/{key}": value for key, value in row.items()} for n, row in defined.items()]
-    deltas = {n / run.trained: row["delta"] for n, row in defined.items() if n > run.trained and "delta" in row}
-    summary = {f"delta_{factor:g}x": delta for factor, delta in deltas.items()}
-    summary |= {key: result[key] for key in ("L_star",) if key in result}
-    settings = run.checkpoint.settings | {"run": name, "step": run.checkpoint.step}
-    publish(cfg, run, f"{name}-{stem_of(cfg)}", "eval_length", [*rows, summary], {prefix: x}, settings)
-
-
-def publish_comparison(cfg, protocol, runs, results, picture):
-    """Logs a curve for every line of the picture, and the picture."""
-    headline, x, rows = protocol.headline, f"x/{protocol.column}", []  # wandb sorts charts by name, so x comes last
-    for n in protocol.shown():
-        defined = {name: result["rows"][n] for name, result in results.items() if result["rows"][n]}
-        rows.append({x: n} | {f"{headline}/{name}": row[headline] for name, row in defined.items()})
-    rows.append({"image": {f"{protocol.stem.split('-')[0]}/picture": str(picture)}})
-    publish(cfg, runs[0], f"compare-{stem_of(cfg)}", "comparison", rows, {headline: x}, {})
-
-
 def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
     runs, variants = open_runs(cfg), variants_of(cfg)
@@ -224,14 +194,14 @@ def main(argv):
         took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
         print(f"{run.name}{suffix}: {took}", flush=True)
         if computed:
-            publish_run(one, protocol, run, result)
+            publish_run(one, protocol, run, stem_of(one), result)
         is_new |= computed
 
     results, losses = pool_seeds(protocol, measured)
     own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # comparisons have no such suffix
     picture = report(protocol, results, losses, texts, results_dir / (stem_of(cfg) + own))
     if is_new:
-        publish_comparison(cfg, protocol, runs, results, picture)
+        publish_comparison(cfg, protocol, runs[0], stem_of(cfg), results, picture)
     return 0
 
 

@@ -1,5 +1,6 @@
-"""What a person sees of an evaluation: one line per experiment, the tables, the picture and the numbers."""
+"""What a person sees of an evaluation: the tables, the picture, the numbers and the charts in wandb."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ import numpy as np
 
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.statistics import breakdown
+from run import tracking
 
 TARGETS = ("ends", "documents", "bytes_per_token", "crossing")  # equal for all runs on the same text
 
@@ -188,3 +190,33 @@ def report(protocol, results, losses, texts, base):
     draw(protocol, results).savefig(picture)
     print(f"picture   {picture}\nnumbers   {numbers}; the values of each block: .npz files in the run folders")
     return picture
+
+
+def publish(cfg, run, id, job_type, rows, axes, settings):
+    """Logs rows to wandb, in the group of the training run."""
+    group = run.checkpoint.settings.get("wandb_group") or Path(run.dataset.name).name
+    settings = settings | dataclasses.asdict(cfg) | {"runs": list(cfg.runs)}
+    id = f"{id}-{tracking.stamp()}"
+    tracking.publish(rows, cfg.wandb_mode, cfg.wandb_project, group, id, job_type, settings, axes)
+
+
+def publish_run(cfg, protocol, run, stem, result):
+    """Logs a run's rows against the context length, and summary values to sort runs by."""
+    name, prefix = run.checkpoint.folder.resolve().name, protocol.stem.split("-")[0]
+    x, defined = f"{prefix}/{protocol.column}", {n: row for n, row in result["rows"].items() if row}
+    rows = [{x: n} | {f"{prefix}/{key}": value for key, value in row.items()} for n, row in defined.items()]
+    deltas = {n / run.trained: row["delta"] for n, row in defined.items() if n > run.trained and "delta" in row}
+    summary = {f"delta_{factor:g}x": delta for factor, delta in deltas.items()}
+    summary |= {key: result[key] for key in ("L_star",) if key in result}
+    settings = run.checkpoint.settings | {"run": name, "step": run.checkpoint.step}
+    publish(cfg, run, f"{name}-{stem}", "eval_length", [*rows, summary], {prefix: x}, settings)
+
+
+def publish_comparison(cfg, protocol, run, stem, results, picture):
+    """Logs a curve for every line of the picture, and the picture, in the group of `run`."""
+    headline, x, rows = protocol.headline, f"x/{protocol.column}", []  # wandb sorts charts by name, so x comes last
+    for n in protocol.shown():
+        defined = {name: result["rows"][n] for name, result in results.items() if result["rows"][n]}
+        rows.append({x: n} | {f"{headline}/{name}": row[headline] for name, row in defined.items()})
+    rows.append({"image": {f"{protocol.stem.split('-')[0]}/picture": str(picture)}})
+    publish(cfg, run, f"compare-{stem}", "comparison", rows, {headline: x}, {})
