@@ -77,6 +77,7 @@ def symlog(axes, linear):
     steps = linear * np.append(0.5, np.outer(10.0 ** np.arange(7), (1, 2, 5)))
     axes.set_yscale("symlog", linthresh=linear)
     axes.yaxis.set_major_locator(FixedLocator([*-steps[::-1], 0, *steps]))
+    axes.axhspan(-linear / 2, linear / 2, alpha=0)  # always in view: small differences must look small
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
 
 

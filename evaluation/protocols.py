@@ -44,7 +44,7 @@ class Protocol:
     headline = "loss"  # the value of a row that a comparison in wandb shows
     scored = "Loss"  # what `losses` returns, in words
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
-    cells = "the loss in nats per token, then Δ: that loss minus the loss at the training length"  # of the table
+    cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
     title = "Loss as the context grows {past}"
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
     apart = 1.0  # factor by which the lines of a picture are moved apart horizontally, if they would hide each other
@@ -164,7 +164,7 @@ class Protocol:
         yield f"{self.name}: {self.targets.format(**vars(self))}"
         for name, text in texts.items():
             crossing = f"{text['crossing']:.0%} of the longest contexts cross documents"
-            yield f"{name}: {text['documents']} documents; {crossing}; {text['bytes_per_token']:.3g} bytes per token"
+            yield f"{name}: {text['documents']} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
             if text["documents"] < FEWEST_DOCUMENTS:
                 few = f"{text['documents']} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed"
                 yield f"note: {few}; choose a --dataset of more documents, or shorter --lengths"
@@ -253,7 +253,7 @@ class WholeWindows(Protocol):
 class NonOverlapping(WholeWindows, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the papers' headline number"
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
-    cells = Protocol.cells + ", and\n`real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
+    cells = Protocol.cells + ",\nand `real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
     title = "Loss of text cut into windows as they grow {past}"
 
     def choose_block_tokens(self, given):
@@ -293,7 +293,7 @@ class Position(WholeWindows, name="position"):
     question = "the longest windows only, by position: a line is the mean from the previous length up to its own"
     column, axis = "up to", "positions up to"
     targets = "{blocks} windows of {block_tokens:,} tokens; a line is the mean over positions since the previous line"
-    cells = "the loss in nats per token, then Δ: that loss minus the loss of the line of the training length"
+    cells = "loss in nats per token, then Δ: that loss minus the loss in the line of the training length"
     title = "Loss by position in one window that goes {past}"
 
     def jobs(self, found, trained, limit):
@@ -321,7 +321,7 @@ class Context(Protocol, name="context"):
         "shuffled": "shuffled context there",
     }
     panels = tuple(Panel(f"gain_over_{kind}", f"nats gained over {words}") for kind, words in kinds.items())
-    cells = f"the loss in nats per token, then the nats gained\nover {', over '.join(kinds.values())}"
+    cells = f"loss in nats per token, then the nats that the true context gains\nover {', over '.join(kinds.values())}"
     title = "What the context is worth {past}"
     identity = {"foreign": "neither of the window nor of its document"}
 

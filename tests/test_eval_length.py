@@ -59,7 +59,7 @@ def test_the_table_the_numbers_the_picture_and_the_kept_losses_of_all_schemes(ru
     last = with_learnable.split("    256  ")[1].splitlines()[0]
     assert "—" in last and "±" in out
     assert "the same 20 blocks of 1 tokens at every length" in out and "L*" in out
-    assert "tiny: 2 documents; 0% of the longest contexts cross documents; 1 bytes per token" in out
+    assert "tiny: 2 documents; 0% of the longest contexts cross documents; bytes per token: 1" in out
     assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
     [path] = (runs / "alibi").glob("length-*.npz")
     with np.load(path) as raw:
