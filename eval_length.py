@@ -155,7 +155,8 @@ def kept(path, names, rows):
                 raise ValueError  # not written here, and it may inflate to any size
             for name in names & {member.removesuffix(".npy") for member in archive.namelist()}:
                 found[name] = np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False)
-                if found[name].shape[:1] != (rows,) or not np.isfinite(found[name]).all():
+                is_plain = found[name].dtype.kind in "bf" and found[name].shape[:1] == (rows,)
+                if not is_plain or not np.isfinite(found[name]).all():
                     raise ValueError
     except FileNotFoundError:
         return {}

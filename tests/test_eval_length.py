@@ -1,3 +1,4 @@
+import contextlib
 import json
 import math
 import os
@@ -83,22 +84,34 @@ def test_nothing_is_measured_twice(runs, tmp_path, capsys, monkeypatch):
         E.main([*full, "--seed=22"])
 
 
-def test_kept_losses_are_read_safely(runs, tmp_path, refused, monkeypatch):
-    arguments = [runs / "t5", *flags(tmp_path)]
-    E.main([*map(str, arguments)])
-    monkeypatch.setattr(WINDOW_LOSSES, None)
-    [path] = (runs / "t5").glob("length-*.npz")
-    whole, hostile = dict(np.load(path)), np.array([object()])
-    np.savez(path, **whole, other=hostile)  # it is not asked for, so it is not read
-    assert E.main([*map(str, arguments)]) == 0
-    for damage in ({"64": np.zeros(3)}, {"64": np.full(20, np.nan)}, {"64": hostile}, {}):
-        np.savez(path, **whole | damage) if damage else path.write_bytes(b"cut short")
-        assert f"{path} is damaged: delete it" in refused(E.main, *arguments)
-    np.savez_compressed(path, **whole)
-    assert path.is_file() and "is damaged" in refused(E.main, *arguments)
+def test_kept_losses_are_read_safely(tmp_path):
+    path, rng = tmp_path / "length.npz", np.random.default_rng(0)
+    arrays, hostile = {"16": np.ones(8), "64": np.arange(8.0)}, np.array([object()])
+
+    def right_or_refused(**content):
+        np.savez(path, **content) if content else None
+        with contextlib.suppress(ValueError):
+            found = E.kept(path, {"16", "64"}, 8)
+            return all(np.array_equal(arrays[name], values) for name, values in found.items())
+        with pytest.raises(ValueError, match=f"{path} is damaged: delete it"):
+            E.kept(path, {"16", "64"}, 8)
+
+    assert E.kept(path, {"16"}, 8) == {}
+    assert right_or_refused(**arrays, other=hostile)  # what is not asked for is not read
+    whole = path.read_bytes()
+    for n in range(200):
+        changed = bytearray(whole)
+        changed[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        path.write_bytes(changed if n % 2 else whole[: rng.integers(len(whole))])
+        assert right_or_refused() in (True, None)
+    for damage in (hostile, np.ones(3), np.full(8, np.nan), np.ones(8, complex), np.array(["x"] * 8)):
+        assert right_or_refused(**arrays | {"64": damage}) is None
+    np.savez_compressed(path, **arrays)  # may inflate to any size
+    assert right_or_refused() is None
+    claim = str({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}).ljust(117) + "\n"  # 8 TB
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("64.npy", b"\x93NUMPY\x01\x00v\x00" + str({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}).ljust(117).encode() + b"\n")  # fmt: skip
-    assert "is damaged" in refused(E.main, *arguments)  # claims 8 TB
+        archive.writestr("64.npy", b"\x93NUMPY\x01\x00v\x00" + claim.encode())
+    assert right_or_refused() is None
 
 
 def test_an_interrupted_measurement_resumes(runs, tmp_path, capsys, monkeypatch):
