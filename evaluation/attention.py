@@ -35,7 +35,7 @@ def attention_entropy(model, idx, last):
 
 
 class Entropy(Protocol, name="entropy"):
-    question = "over how many tokens does the attention of these predictions spread, in nats of entropy?"
+    question = "how widely does the attention of the same predictions spread? (entropy, in nats)"
     options = ("block_tokens",)
     default_blocks = 64
     panels = (Panel("entropy", "entropy of attention (nats)"),)

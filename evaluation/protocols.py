@@ -37,7 +37,7 @@ class Protocol:
     jobs, and what `prepare` returned."""
 
     question = ""  # what it answers, for --help
-    options = ("block_tokens", "threshold")  # fields of EvalConfig that not every protocol reads, but this one does
+    options = ("block_tokens", "threshold")  # the optional fields of EvalConfig that this protocol reads
     default_blocks = 256
     column, axis = "context", "context length (tokens)"  # the title of the table's first column, and of the x axis
     panels = (Panel("loss", "loss (nats per token)"),)  # of the picture
@@ -222,7 +222,7 @@ class Fixed(Protocol, name="fixed", stem="length"):
 
 
 class Sliding(Protocol, name="sliding"):
-    question = "the same text at every length, in windows one stride apart that score their last stride, as in papers"
+    question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
     targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
     title = "Loss in sliding windows as they grow {past}"
@@ -251,7 +251,7 @@ class WholeWindows(Protocol):
 
 
 class NonOverlapping(WholeWindows, name="nonoverlapping"):
-    question = "the same text cut into windows of each length, with every token scored: the papers' headline number"
+    question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
     cells = Protocol.cells + ",\nand `real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
     title = "Loss of text cut into windows as they grow {past}"
@@ -290,9 +290,11 @@ class NonOverlapping(WholeWindows, name="nonoverlapping"):
 
 
 class Position(WholeWindows, name="position"):
-    question = "the longest windows only, by position: a line is the mean from the previous length up to its own"
+    question = "the longest windows only: the mean loss at the positions between one length and the next"
     column, axis = "up to", "positions up to"
-    targets = "{blocks} windows of {block_tokens:,} tokens; a line is the mean over positions since the previous line"
+    targets = (
+        "{blocks} windows of {block_tokens:,} tokens; each line is the mean over the positions since the line above"
+    )
     cells = "loss in nats per token, then Δ: that loss minus the loss in the line of the training length"
     title = "Loss by position in one window that goes {past}"
 
@@ -314,7 +316,7 @@ class Position(WholeWindows, name="position"):
 
 
 class Context(Protocol, name="context"):
-    question = "fixed, then again with the context beyond the training length cut off, replaced or shuffled"
+    question = "fixed, and again with the context beyond the training length cut off, replaced or shuffled"
     kinds = {  # of a context beyond the training length -> in words
         "cut": "no context beyond the training length",
         "foreign": "another document's context there",

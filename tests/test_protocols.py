@@ -55,6 +55,7 @@ def measured(protocol, model, dataset, trained=16):
 @pytest.fixture
 def known():
     """known(f, name): a protocol, and what is `measured` of a model whose loss at position p is f(p)."""
+
     def measure(f, name):
         split = data.Split(np.zeros(3000, np.uint16), np.arange(0, 3000, 300), 3)
         protocol = protocol_of(name, split, lengths="16,32,64,128", blocks=10, block_tokens=4)
@@ -153,7 +154,7 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
 
 @mock.patch.dict(PROTOCOLS)
 def test_a_further_protocol_is_one_class(trained, tmp_path, capsys):
-    """It has its flag, files, table and picture without a word elsewhere."""
+    """It gets its flag, files, table and picture without any other change."""
 
     class EverySecond(Protocol, name="every_second"):
         question = "only every second block"

@@ -1,4 +1,4 @@
-"""Recall at a distance: the generated text, the questions in it, and what is measured of models whose memory is known."""
+"""Recall at a distance: the generated text, the questions in it, and measurements of models whose memory is known."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
         assert row["low"] <= row["accuracy"] <= row["high"] and row["n"] == 30
 
 
-def test_several_seeds_are_one_line_whose_interval_knows_that_they_differ():
+def test_several_seeds_are_one_line_whose_interval_covers_their_differences():
     """Two runs that know everything and one that knows nothing."""
     found = {"documents": np.repeat(np.arange(30), 2), "loss-4": np.zeros((3, 60)), "4": np.ones((3, 60), bool)}
     protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="8"), {8}, 10**6)

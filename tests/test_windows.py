@@ -31,7 +31,7 @@ def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, 
 
 
 def text(n, *documents):
-    """n tokens, each its own place, and the window of `length` predictions that ends at `end`."""
+    """n tokens that are their own positions, and a function for the window of `length` predictions that ends at `end`."""
     split = Split(np.arange(n, dtype=np.uint16), np.array(documents), n)
     return split, lambda end, length: split.windows(np.array([end - length]), length)
 
@@ -60,5 +60,7 @@ def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_doc
     window = window_before(260, 150)  # crosses documents: 110 … 219 belong to the first
     with pytest.raises(ValueError, match="no block has 110 tokens of other documents"):  # 330 brings 180 … 289
         foreign(split, np.array([260, 330]), np.array([2, 2]), 40)(window, 0)
-    with pytest.raises(ValueError, match="no block has 110 tokens of other documents before it: choose shorter --lengths"):
+    with pytest.raises(
+        ValueError, match="no block has 110 tokens of other documents before it: choose shorter --lengths"
+    ):
         foreign(split, ends[[0, 2]], documents[[0, 2]], 40)(window, 0)
