@@ -33,8 +33,8 @@ def first_end(n_tokens, longest, stride):
 def choose_ends(split, longest, stride, n, seed):
     """The last target of each of n blocks of `stride` targets; the document of each; and the share of contexts that
     cross documents. Blocks are evenly spread over the text past the tuning part and do not overlap. Blocks that have
-    `longest` tokens of their own document before them come first. Only if there are fewer than n, contexts cross
-    documents, as they do in training. ValueError if the text is too short."""
+    `longest` tokens of their own document before them come first. Contexts cross documents, as they do in training,
+    only if there are fewer than n of these. ValueError if the text is too short."""
     ends = np.arange(first_end(len(split.tokens), longest, stride), len(split.tokens), stride)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     own = ends - longest >= split.docs[documents]
