@@ -323,7 +323,6 @@ def test_wandb_has_each_runs_curve_and_the_comparison(runs, tmp_path):
         (["--blocks=1"], "blocks=1 is too few"),
         (["--window=-1"], "rope/best.pt: window=-1 must be at least 0"),
         (["{root}/alibi", "--rope_scaling=yarn"], "is an option of pos_scheme rope, not of alibi"),
-        (["--results_dir={root}/rope/best.pt"], "rope/best.pt is a file: choose a folder"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(runs, tmp_path, monkeypatch, more, message, refused):
@@ -335,6 +334,13 @@ def test_mistakes_are_named_before_anything_is_measured(runs, tmp_path, monkeypa
 
 def test_mistake_of_naming_no_run(refused):
     assert "which runs" in refused(E.main)
+
+
+@pytest.mark.parametrize("folder, message", [("file", "is a file: choose a folder"), ("file/more", "file")])
+def test_a_results_dir_that_cannot_be_written_is_found_first(runs, tmp_path, monkeypatch, refused, folder, message):
+    monkeypatch.setattr(E, "measure", None)  # nothing is measured
+    (tmp_path / "file").write_text("")
+    assert message in refused(E.main, runs / "rope", *flags(tmp_path), f"--results_dir={tmp_path}/{folder}")
 
 
 def test_runs_on_different_text_need_a_flag(runs, trained, tmp_path, dataset, shakespeare, refused):
@@ -349,7 +355,7 @@ def test_runs_on_different_text_need_a_flag(runs, trained, tmp_path, dataset, sh
     assert "another tokenizer than that of dataset" in line
 
 
-def test_a_run_whose_training_resumes_while_it_is_measured_is_not_mixed_up(runs, trained, tmp_path, monkeypatch):
+def test_a_run_that_goes_on_while_it_is_measured_is_not_mixed_up(runs, trained, tmp_path, monkeypatch):
     shutil.copytree(trained("rope"), tmp_path / "r")
     opened = E.open_runs
 
