@@ -1,103 +1,27 @@
-"""Prepared text: tokenizers, token files and the batches that training draws from them.
+"""Prepared text: token files, and the batches that training draws from them.
 
 A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint32), train_docs.bin and val_docs.bin
 (int64, where each document begins), meta.json (tokenizer, counts, sha256 of every file). data/prepare.py writes it.
 """
 
-import base64
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tiktoken
 import torch
 
-import config
+from data.tokenizers import tokenizer_from
 from run.files import file_hash, json_hash, read_json
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
 HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-END_OF_TEXT = "<|endoftext|>"
+SPLITS = ("train", "val")
 SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
 META = {  # the form of meta.json; a type is never taken from a file
     "source": {"text": str}, "vocab_size": int, "dtype": ("uint16", "uint32"), "tokenizer": {"kind": str},
     "splits": {"train": SPLIT, "val": SPLIT},
 }  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Tokenizers. Each has n_vocab, eot (the id between documents, or None), encode, decode_bytes, encode_plain (for a
-# document: in it the name of a special token is only text), and spec: plain types from which tokenizer_from rebuilds
-# it. meta.json and every checkpoint keep the spec.
-
-
-class CharTokenizer:
-    """One id per character, in sorted order, as nanoGPT's."""
-
-    eot = None
-
-    def __init__(self, chars):
-        self.chars = "".join(sorted(chars))
-        self.n_vocab = len(self.chars)
-        self.codes = _codepoints(self.chars)
-        self.spec = {"kind": "char", "chars": self.chars}
-
-    def encode(self, text):
-        if unknown := "".join(c for c in dict.fromkeys(text) if c not in self.chars):
-            known = f"these {self.n_vocab} characters: {self.chars!r}"
-            raise ValueError(f"the tokenizer does not know {unknown[:20]!r}; it knows {known}")
-        return np.searchsorted(self.codes, _codepoints(text))
-
-    encode_plain = encode  # there are no special tokens
-
-    def decode_bytes(self, ids):
-        return "".join(self.chars[i] for i in ids).encode()
-
-
-def _codepoints(text):
-    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-
-
-class BPETokenizer:
-    """A tiktoken.Encoding: GPT-2's, or one trained on the text by data/prepare.py."""
-
-    def __init__(self, encoding, spec):
-        self.encoding, self.spec = encoding, spec
-        self.n_vocab, self.eot = encoding.n_vocab, encoding.eot_token
-
-    def encode(self, text):
-        return self.encoding.encode(text, allowed_special={END_OF_TEXT})
-
-    def encode_plain(self, text):
-        return self.encoding.encode_ordinary(text)
-
-    def decode_bytes(self, ids):
-        return self.encoding.decode_bytes(ids)
-
-
-def tokenizer_from(spec):
-    """The tokenizer that `spec` describes. ValueError if there is none, or if it cannot be downloaded."""
-    if spec == {"kind": "gpt2"}:
-        try:
-            return BPETokenizer(tiktoken.get_encoding("gpt2"), spec)
-        except OSError as error:  # requests' ConnectionError is one
-            failed = f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__})"
-            raise ValueError(f"{failed}: connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
-    if config.matches(spec, {"kind": ("char",), "chars": str}) and len(set(spec["chars"])) == len(spec["chars"]) > 0:
-        return CharTokenizer(spec["chars"])
-    if config.matches(spec, {"kind": ("bpe",), "pattern": (GPT2_PATTERN,), "tokens": [str]}):
-        tokens = [base64.b64decode(token) for token in spec["tokens"]]
-        if len(set(tokens)) == len(tokens) and {bytes([n]) for n in range(256)} <= set(tokens):
-            ranks, special = {token: rank for rank, token in enumerate(tokens)}, {END_OF_TEXT: len(tokens)}
-            encoding = tiktoken.Encoding("bpe", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=special)
-            return BPETokenizer(encoding, spec)
-    raise ValueError(f"{str(spec)[:80]!r} does not describe a tokenizer of this code: char, gpt2 or bpe")
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Datasets, and the batches of them
 
 
 def tuning_part(n_tokens):
@@ -157,9 +81,9 @@ def load(name):
     if not meta_path.is_file():
         if name != DEFAULT:
             raise ValueError(f"dataset {name!r} is not prepared: {_how_to_prepare(folder)}")
-        from data.prepare import stdlib_main  # only here: most calls find it prepared
+        from data import prepare  # only here: most calls find it prepared
 
-        stdlib_main([])
+        prepare.main(["stdlib"])
     meta = read_json(meta_path, META)
     splits = {s: load_split(folder, s, meta) for s in ("train", "val")}
     try:
@@ -172,14 +96,13 @@ def load(name):
 
 
 def _how_to_prepare(folder):
-    if (folder / "prepare.py").is_file():
-        return f"run  python data/{folder.name}/prepare.py"
-    prepared = sorted(p.parent.name for p in ROOT.glob("*/meta.json"))
-    return (
-        f"there is no {folder / 'meta.json'}. Prepared are: {', '.join(prepared) or 'none'}. For your own text: "
-        f"python data/folder/prepare.py PATH --name={folder.name}; "
-        f"for text from the Hugging Face hub, such as openwebtext: python data/huggingface/prepare.py"
-    )
+    from data.texts import TEXTS
+
+    if text := next((name for name, text in TEXTS.items() if text.dataset == folder.name), ""):
+        return f"run  python -m data.prepare {text}"
+    prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json")))
+    own = f"python -m data.prepare PATH --name={folder.name}"
+    return f"there is no {folder / 'meta.json'}. Prepared are: {prepared or 'no datasets'}. For your own text: {own}"
 
 
 def load_split(folder, split, meta):

@@ -83,10 +83,10 @@ def write_texts(folder, n=12, words=400):
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
     """The path of a tiny prepared char dataset, as --dataset takes it."""
-    from data.prepare import folder_main
+    from data.prepare import main
 
     root = tmp_path_factory.mktemp("data")
-    folder_main([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])
+    main([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])
     return f"{root}/tiny"
 
 

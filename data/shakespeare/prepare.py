@@ -1,12 +1,11 @@
-"""Tiny Shakespeare in GPT-2's BPE, as in nanoGPT: 301,966 tokens to train on, 36,059 to validate."""
+"""Tiny Shakespeare in GPT-2's BPE, as in nanoGPT: the same as  python -m data.prepare shakespeare"""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from run.script import script
-from data.prepare import shakespeare_main
+from data.prepare import main, script
 
 if __name__ == "__main__":
-    script(lambda argv: shakespeare_main(argv, "shakespeare", "gpt2"))
+    script(lambda argv: main(["shakespeare", *argv]))

@@ -1,4 +1,4 @@
-"""Facts, filler, and the facts asked for again at log-uniform distances: python data/recall_char/prepare.py
+"""A text of facts and questions about them, at log-uniform distances: python -m data.prepare recall
 
   …….4u..7L…….0c.4u...7L…
 
@@ -13,13 +13,6 @@ byte-identical on every Python, since the generator has its own random numbers.
 import heapq
 import math
 import string
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from run.script import script
-from data.prepare import Parser, prepare_texts
 
 DOCUMENTS, CHARACTERS = 4000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
@@ -59,13 +52,3 @@ def document(seed):
         text = text.ljust(begin, ".") + mention
         heapq.heapreplace(due, (later(), mention))
     return text.ljust(CHARACTERS, ".")
-
-
-def main(argv):
-    Parser(description=__doc__).parse_args(argv)
-    prepare_texts("recall_char", {f"{i:04}": document(i) for i in range(DOCUMENTS)}, {"text": "facts and questions"})
-    return 0
-
-
-if __name__ == "__main__":
-    script(main)

@@ -1,0 +1,221 @@
+"""Tokenizers turn text into ids and back. Each kind is a class that enters itself in KINDS.
+
+meta.json and every checkpoint keep a tokenizer's spec: plain types from which tokenizer_from rebuilds it.
+"""
+
+import base64
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import tiktoken
+
+from config import matches
+
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+END_OF_TEXT = "<|endoftext|>"
+ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")  # what a tokenizer.json may call it
+PROBE = "\r\n\tHello wörld: it's  1234 中文\n\n 🙂!?\n"  # a text that a tokenizer has to keep
+KINDS = {}  # kind -> class
+
+
+class Tokenizer:
+    """A subclass has n_vocab (every id is below it), spec, encode(text), encode_plain(text), in which the name of a
+    special token is ordinary text, and decode_bytes(ids)."""
+
+    form = {}  # the types of the constructor's arguments (config.matches); with the kind, they are the spec
+    eot = None  # the id between documents
+
+    def __init_subclass__(cls, kind=None):
+        if kind:
+            KINDS[kind] = cls
+
+    def __reduce__(self):
+        return tokenizer_from, (self.spec,)  # how other processes get it
+
+
+class CharTokenizer(Tokenizer, kind="char"):
+    """One id per character, in sorted order, as in nanoGPT."""
+
+    form = {"chars": str}
+
+    def __init__(self, chars):
+        self.chars = "".join(sorted(chars))
+        self.n_vocab = len(self.chars)
+        if len(set(chars)) != self.n_vocab or not chars:
+            raise ValueError("a tokenizer by character needs at least one character, and no character twice")
+        self.codes = _codepoints(self.chars)
+        self.spec = {"kind": "char", "chars": self.chars}
+
+    def encode(self, text):
+        if unknown := "".join(c for c in dict.fromkeys(text) if c not in self.chars):
+            known = repr(self.chars[:120]) + ("…" if self.n_vocab > 120 else "")
+            raise ValueError(f"the tokenizer lacks {unknown[:20]!r}; it has these {self.n_vocab} characters: {known}")
+        return np.searchsorted(self.codes, _codepoints(text))
+
+    encode_plain = encode  # there are no special tokens
+
+    def decode_bytes(self, ids):
+        return "".join(self.chars[i] for i in ids).encode()
+
+
+def _codepoints(text):
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+
+
+class Tiktoken(Tokenizer):
+    """A tiktoken.Encoding."""
+
+    def __init__(self, encoding, spec):
+        self.encoding, self.spec = encoding, spec
+        self.n_vocab, self.eot = encoding.n_vocab, encoding.eot_token
+
+    def encode(self, text):
+        return self.encoding.encode(text, allowed_special={END_OF_TEXT})
+
+    def encode_plain(self, text):
+        return self.encoding.encode_ordinary(text)
+
+    def decode_bytes(self, ids):
+        return self.encoding.decode_bytes(ids)
+
+
+class GPT2Tokenizer(Tiktoken, kind="gpt2"):
+    """GPT-2's BPE, which tiktoken downloads once."""
+
+    def __init__(self):
+        try:
+            super().__init__(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
+        except OSError as error:  # includes requests' ConnectionError
+            failed = f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__})"
+            raise ValueError(f"{failed}: connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
+
+
+class BPETokenizer(Tiktoken, kind="bpe"):
+    """A byte-pair encoding trained here. `tokens` are its tokens but <|endoftext|>, in base64, by id."""
+
+    form = {"pattern": (GPT2_PATTERN,), "tokens": [str]}
+
+    def __init__(self, pattern, tokens):
+        ranks = {base64.b64decode(token): rank for rank, token in enumerate(tokens)}
+        if len(ranks) < len(tokens) or not {bytes([n]) for n in range(256)} <= ranks.keys():
+            raise ValueError("a byte-pair encoding needs all 256 bytes, and no token twice")
+        special = {END_OF_TEXT: len(ranks)}
+        encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+        super().__init__(encoding, {"kind": "bpe", "pattern": pattern, "tokens": tokens})
+
+
+class HuggingFaceTokenizer(Tokenizer, kind="hf"):
+    """A byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Llama 3, Qwen, …), through the package `tokenizers`.
+    Its special tokens are those of the file. ValueError if it changes text, or joins words across spaces."""
+
+    form = {"json": str}
+
+    def __init__(self, json):
+        try:
+            import tokenizers  # optional
+        except ImportError:
+            raise ValueError("a tokenizer.json needs one more package: pip install tokenizers") from None
+        try:
+            self.inner = tokenizers.Tokenizer.from_str(json)
+        except Exception as error:  # the package raises nothing more specific
+            raise ValueError(f"not a Hugging Face tokenizer.json ({error})") from None
+        self.inner.no_truncation()
+        self.inner.no_padding()
+        self.spec = {"kind": "hf", "json": json}
+        vocabulary, added = self.inner.get_vocab(with_added_tokens=True), self.inner.get_added_tokens_decoder()
+        self.n_vocab = max(vocabulary.values(), default=0) + 1
+        special = {token.content: id for id, token in added.items() if token.special}
+        self.eot = next((special[name] for name in ENDS if name in special), None)
+        alphabet = byte_alphabet()
+        self.bytes = {  # id -> bytes; added tokens are stored as text, the others in the byte alphabet
+            id: token.encode() if id in added or set(token) - alphabet.keys() else bytes(alphabet[c] for c in token)
+            for token, id in vocabulary.items()
+        }
+        if any(re.search(rb"\w ", token) for id, token in self.bytes.items() if id not in added):
+            raise ValueError(
+                "it has tokens with a space after a letter, so long documents cannot be cut: not supported"
+            )
+        self.encode(PROBE)
+
+    def encode(self, text, plain=False):
+        self.inner.encode_special_tokens = plain
+        ids = self.inner.encode(text, add_special_tokens=False).ids
+        given, got = text.encode(), self.decode_bytes(ids)
+        if given != got:
+            n = len(os.path.commonprefix([given, got]))
+            given, got = (part[n : n + 20].decode(errors="replace") for part in (given, got))
+            supported = "only byte-level BPE that keeps all text is supported"
+            raise ValueError(f"the tokenizer turns {given!r} into {got!r}: {supported}")
+        return ids
+
+    def encode_plain(self, text):
+        return self.encode(text, plain=True)
+
+    def decode_bytes(self, ids):
+        return b"".join(self.bytes[id] for id in ids)
+
+
+def byte_alphabet():
+    """{character: byte} of byte-level BPE files, in which every byte is a printable character (GPT-2's encoder.py)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+def tokenizer_from(spec):
+    """The tokenizer that `spec` describes. ValueError if it is invalid, or if a package or download is missing."""
+    if matches(spec, {"kind": tuple(KINDS)}):
+        cls, fields = KINDS[spec["kind"]], {key: value for key, value in spec.items() if key != "kind"}
+        if fields.keys() == cls.form.keys() and matches(fields, cls.form):
+            return cls(**fields)
+    raise ValueError(f"invalid tokenizer {str(spec)[:80]!r}: its kind must be one of {', '.join(KINDS)}")
+
+
+def named_tokenizer(name):
+    """An existing tokenizer, as --tokenizer=NAME takes it: gpt2, PATH/tokenizer.json, or data:NAME for the tokenizer of
+    a prepared dataset."""
+    if name == "gpt2":
+        return GPT2Tokenizer()
+    if name.startswith("data:"):
+        from data import load  # it imports this module
+
+        return load(name.removeprefix("data:")).tokenizer
+    if not (name.endswith(".json") or Path(name).is_file()):
+        known = "gpt2, PATH/tokenizer.json or data:NAME; data.prepare also takes char and bpe:N"
+        raise ValueError(f"--tokenizer={name!r} must be {known}")
+    if not Path(name).is_file():
+        raise ValueError(f"--tokenizer={name!r}: there is no such file")
+    try:
+        content = json.loads(Path(name).read_text(encoding="utf-8"))
+        return HuggingFaceTokenizer(json.dumps(content, ensure_ascii=False))  # one spec for any layout of the file
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--tokenizer={name!r} cannot be used: {error}") from None
+
+
+def is_trained(name):
+    """Whether --tokenizer=NAME is made from the text: char or bpe:N. ValueError for an invalid N."""
+    size = re.fullmatch(r"bpe:(\d{3,7})", name)
+    if name.startswith("bpe") and not (size and 257 <= int(size[1]) <= 10**6):
+        raise ValueError(f"--tokenizer={name!r} must be bpe:N with N from 257 (256 bytes and <|endoftext|>) to 1000000")
+    return name == "char" or bool(size)
+
+
+def make_tokenizer(name, pieces):
+    """The tokenizer that --tokenizer=NAME asks for; pieces(split) yields the text of a split. char: every character of
+    the text. bpe:N: trained on the training documents, N ids with <|endoftext|>. Otherwise an existing one."""
+    if not is_trained(name):
+        return named_tokenizer(name)
+    if name == "char":
+        return CharTokenizer({c for split in ("train", "val") for piece in pieces(split) for c in set(piece)})
+    import rustbpe  # only needed to train a BPE
+
+    size = int(name.removeprefix("bpe:")) - 1  # one id is for <|endoftext|>
+    trainer = rustbpe.Tokenizer()
+    trainer.train_from_iterator(pieces("train"), size, buffer_size=64, pattern=GPT2_PATTERN)
+    ranks = sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])
+    if len(ranks) < size:
+        raise ValueError(f"the text is too small for --tokenizer={name}: it gives {len(ranks) + 1} ids; ask for fewer")
+    return BPETokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])
