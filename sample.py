@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from data.tokenizers import named_tokenizer, tokenizer_from
 
 import config
+from data.tokenizers import named_tokenizer, tokenizer_from
 from run import checkpoint as checkpoints
 from run.checkpoint import Overrides
 from run.device import autocast, pick_device, pick_dtype

@@ -126,15 +126,15 @@ def is_prepared(folder, source, tokenizer):
     return True
 
 
-def parse(argv):
+def parser():
     class Parser(argparse.ArgumentParser):
         def error(self, message):  # in one line, as the other scripts do
             raise ValueError(f"{message}; --help says more")
 
     texts = "\n".join(f"  {name:17} {text.about}" for name, text in TEXTS.items())
     layout = argparse.RawDescriptionHelpFormatter
-    parser = Parser("python -m data.prepare", description=__doc__.format(texts=texts), formatter_class=layout)
-    add = parser.add_argument
+    made = Parser("python -m data.prepare", description=__doc__.format(texts=texts), formatter_class=layout)
+    add = made.add_argument
     add("text", nargs="+", metavar="TEXT", help="a name, hf:NAME, or files and folders")
     add("--tokenizer", help="char, bpe:N (trained on the text), gpt2, PATH/tokenizer.json (Hugging Face's format), or "
         "data:NAME (that of a prepared dataset). Default: char; gpt2 for rows")  # fmt: skip
@@ -145,11 +145,11 @@ def parse(argv):
     add("--config", help="which configuration of a dataset of the hub")
     add("--num_proc", type=int, help="processes that tokenise rows (default: one per core)")
     add("--overwrite", action="store_true", help="replace a dataset of this name")
-    return parser.parse_args(argv)
+    return made
 
 
 def main(argv):
-    args = parse(argv)
+    args = parser().parse_args(argv)
     text = find_text(args)
     for flag in ("glob", "file", "column", "config", "num_proc"):
         if getattr(args, flag) is not None and flag not in text.flags:

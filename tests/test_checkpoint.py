@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import data
 import sample
 import train
+from data.tokenizers import CharTokenizer
 from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
@@ -38,7 +38,7 @@ def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
 
 
 def test_what_is_saved_is_loaded(tmp_path):
-    spec = data.CharTokenizer("abc").spec
+    spec = CharTokenizer("abc").spec
     model = GPT(GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1))
     saved = Checkpoint(
         model.state_dict(),

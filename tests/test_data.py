@@ -275,7 +275,9 @@ def test_shakespeare_is_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_nanogpts_commands_work_from_any_folder(tmp_path):
     script = Path(data.__file__).parent / "shakespeare_char/prepare.py"
     (tmp_path / "a.txt").write_text("To be")
-    done = subprocess.run([sys.executable, script, "--file=a.txt", f"--name={tmp_path}/set"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, script, "--file=a.txt", f"--name={tmp_path}/set"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "a.txt is not Tiny Shakespeare" in done.stderr
 
 

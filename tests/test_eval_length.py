@@ -13,7 +13,7 @@ import pytest
 from conftest import plain_protocol
 
 import eval_length as E
-from data.prepare import folder_main
+from data.prepare import main as prepare_text
 from evaluation.pictures import spread
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import Contrast, contrast_table, contrasts, pooled
@@ -345,7 +345,7 @@ def test_a_results_dir_that_cannot_be_written_is_found_first(runs, tmp_path, mon
 
 def test_runs_on_different_text_need_a_flag(runs, trained, tmp_path, dataset, shakespeare, refused):
     other = f"{tmp_path}/other"
-    folder_main([str(shakespeare), f"--name={other}"])
+    prepare_text([str(shakespeare), f"--name={other}"])
     both = [runs / "rope", trained("alibi", dataset=other), *flags(tmp_path)]
     assert "trained on different text" in refused(E.main, *both)
     E.main([*map(str, both), "--allow_mixed"])

@@ -9,6 +9,7 @@ import torch
 
 import data
 import eval_length
+from data.tokenizers import END_OF_TEXT, CharTokenizer, tokenizer_from
 from eval_length import EvalConfig
 from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.statistics import breakdown
@@ -59,7 +60,7 @@ def known():
     def measure(f, name):
         split = data.Split(np.zeros(3000, np.uint16), np.arange(0, 3000, 300), 3)
         protocol = protocol_of(name, split, lengths="16,32,64,128", blocks=10, block_tokens=4)
-        dataset = data.Dataset("x", split, split, data.CharTokenizer("abc"), {}, "")
+        dataset = data.Dataset("x", split, split, CharTokenizer("abc"), {}, "")
         return protocol, *measured(protocol, KnownModel(f), dataset)
 
     return measure
@@ -101,8 +102,8 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, known):
 
 def test_bits_per_byte_are_of_the_text_of_the_targets(gpt2_bpe):
     """Four tokens of 3, 1, 2 and 0 bytes, the last an end of text: 1.5 bytes a token."""
-    tokenizer = data.tokenizer_from({"kind": "gpt2"})
-    ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", data.END_OF_TEXT)]
+    tokenizer = tokenizer_from({"kind": "gpt2"})
+    ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", END_OF_TEXT)]
     split = data.Split(np.array([0, 0, *ids] * 30, np.uint16), np.array([0]), tokenizer.n_vocab)
     protocol = protocol_of("fixed", split, lengths="16", block_tokens=4, blocks=5)
     protocol.layout = lambda length: (np.array([101]), 4)  # so that blocks end where the four tokens do

@@ -56,7 +56,7 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
             ran.add(script)
             if script == "data.prepare":  # test_data.py prepares; here, its arguments must be understood
                 known = importlib.import_module(script).parser().parse_args(arguments)
-                assert known.source or known.paths, line
+                assert known.text, line
                 continue
             extra = SIZES.get(script)
             if any(a.startswith("--lengths") for a in arguments) and script == "tools.bench":

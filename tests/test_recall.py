@@ -12,14 +12,15 @@ from test_protocols import measured
 
 import data
 import eval_length
-from data.recall_char import prepare as generator
+from data import recall as generator
+from data.tokenizers import CharTokenizer
 from eval_length import EvalConfig
 from evaluation.recall import SIGNS, Recall, choose_questions, find_questions, guesses, planted
 from model import GPTConfig
 
 
 def dataset_of(*texts):
-    tokenizer = data.CharTokenizer(set("".join(texts)))
+    tokenizer = CharTokenizer(set("".join(texts)))
     docs = np.cumsum([0, *map(len, texts[:-1])])
     split = data.Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs, tokenizer.n_vocab)
     return data.Dataset("x", split, split, tokenizer, {}, "")
@@ -60,12 +61,12 @@ def test_in_a_document_each_digit_has_a_letter_of_its_own_and_distances_are_log_
 
 
 def test_questions_are_found_within_their_document():
-    questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, data.CharTokenizer(".37ab"))
+    questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, CharTokenizer(".37ab"))
     assert questions.tolist() == [[0, 8], [0, 10], [11, 19]]
     with pytest.raises(ValueError, match="does not ask for facts: --protocol=recall needs a run on recall_char"):
-        find_questions(dataset_of("3a.4b").val, data.CharTokenizer(".34ab"))
+        find_questions(dataset_of("3a.4b").val, CharTokenizer(".34ab"))
     with pytest.raises(ValueError, match="does not ask for facts"):  # a text that only looks like it
-        find_questions(dataset_of("0x41 0y 0x41").val, data.CharTokenizer(" 014xy"))
+        find_questions(dataset_of("0x41 0y 0x41").val, CharTokenizer(" 014xy"))
 
 
 class Remembers:
@@ -146,7 +147,7 @@ def test_texts_of_two_alphabets_do_not_mix():
 
 
 def test_guesses_without_a_model():
-    tokenizer = data.CharTokenizer(".0123456789abc")
+    tokenizer = CharTokenizer(".0123456789abc")
     window = np.stack([tokenizer.encode(text) for text in ("1a.2b1a2b3c.1a", "1b.2c1b.1b3a2c")])
     assert guesses(tokenizer, window).tolist() == pytest.approx([0, 0.5, 1 / 3])
 

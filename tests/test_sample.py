@@ -6,7 +6,7 @@ import torch
 from conftest import write_texts
 
 import sample
-from data.prepare import folder_main
+from data.prepare import main as prepare_text
 from model import GPT, SCHEMES, GPTConfig, draw
 from run import checkpoint as checkpoints
 from sample import SampleConfig
@@ -18,7 +18,7 @@ def runs(tmp_path_factory, trained):
     root = tmp_path_factory.mktemp("runs")
     for path in write_texts(root / "texts", words=80).iterdir():
         path.write_text(path.read_text() + "naïve 中文 🙂 " * 20, encoding="utf-8")
-    folder_main([str(root / "texts"), "--tokenizer=bpe:270", f"--name={root}/bpe"])
+    prepare_text([str(root / "texts"), "--tokenizer=bpe:270", f"--name={root}/bpe"])
     return {scheme: trained(scheme, dataset=f"{root}/bpe", vocab_size=320) for scheme in SCHEMES}
 
 

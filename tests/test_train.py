@@ -15,7 +15,7 @@ from conftest import ROOT
 
 import data
 import train
-from data.prepare import folder_main
+from data.prepare import main as prepare_text
 from model import GPT, SCHEMES, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import CALL_FIELDS
@@ -149,7 +149,7 @@ def test_a_run_goes_on_past_a_line_cut_short_but_not_in_other_characters(run_tin
     """A text whose alphabet is as large as the run's is told apart by its tokenizer."""
     folder = run_tiny("r")
     (tmp_path / "other.txt").write_text("".join(map(chr, range(1000, 1000 + load(folder).config.vocab_size))) * 100)
-    folder_main([f"{tmp_path}/other.txt", f"--name={tmp_path}/other"])
+    prepare_text([f"{tmp_path}/other.txt", f"--name={tmp_path}/other"])
     go_on = ["--resume", f"--out_dir={folder}", "--max_iters=9"]
     assert "cannot be resumed with another dataset" in refused(main, *go_on, f"--dataset={tmp_path}/other")
     with open(folder / "metrics.jsonl", "a") as f:
