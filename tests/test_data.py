@@ -206,7 +206,6 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
         (["--name=x"], "the following arguments are required: TEXT"),
         (["{tmp}/texts", "--name=sympy_char"], "is kept for  python -m data.prepare sympy"),
         (["{tmp}/texts", "--name=a b"], "may contain only letters"),
-        (["shakespeare_char", "--file={tmp}/binary"], "is not Tiny Shakespeare .*: python -m data.prepare PATH"),
     ],
 )
 def test_mistakes_in_preparation_write_nothing(tmp_path, args, message):
@@ -264,12 +263,28 @@ def test_shakespeare_is_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(texts, "SHAKESPEARE", source.as_uri())
     with pytest.raises(ValueError, match="input.txt is not Tiny Shakespeare .*: delete it and try again"):
         prepare(tmp_path, "shakespeare_char")
-    (folder / ".input.txt.tmp").write_text("To")  # left by a killed download
-    (folder / ".dataset.tmp").mkdir()
-    (folder / ".lock").touch()
     monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", file_hash(source))
     assert len(prepare(tmp_path, "shakespeare_char").val.tokens) == 60
-    assert sorted(p.name for p in folder.iterdir()) == sorted(["input.txt", "meta.json", *BINS])
+
+
+def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
+    folder = tmp_path / "set"
+    (folder / ".dataset.tmp").mkdir(parents=True)
+    (folder / ".dataset.tmp/train.bin").write_text("ab")
+    (folder / ".input.txt.tmp").write_text("To")
+    (folder / ".lock").touch()
+    (folder / ".mine.tmp").mkdir()  # not ours
+    (tmp_path / "a.txt").write_text("one two\n" * 300)
+    prepare(tmp_path, tmp_path / "a.txt")
+    assert sorted(p.name for p in folder.iterdir()) == sorted([".mine.tmp", "meta.json", *BINS])
+
+
+def test_another_file_is_not_taken_for_shakespeare(tmp_path):
+    (tmp_path / "a.txt").write_text("To be")
+    with pytest.raises(
+        ValueError, match="a.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
+    ):
+        prepare(tmp_path, "shakespeare_char", f"--file={tmp_path}/a.txt")
 
 
 def test_nanogpts_commands_work_from_any_folder(tmp_path):

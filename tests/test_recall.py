@@ -13,6 +13,7 @@ from test_protocols import measured
 import data
 import eval_length
 from data import recall as generator
+from data.prepare import main as prepare
 from data.tokenizers import CharTokenizer
 from eval_length import EvalConfig
 from evaluation.recall import SIGNS, Recall, choose_questions, find_questions, guesses, planted
@@ -27,11 +28,11 @@ def dataset_of(*texts):
 
 
 def facts_dataset(folder):
-    """A small text of data/recall_char, as --dataset takes it."""
+    """A small text of facts, as --dataset takes it."""
     with pytest.MonkeyPatch.context() as m:
         m.setattr(data, "ROOT", folder)
         m.setattr(generator, "DOCUMENTS", 60)
-        assert generator.main([]) == 0
+        assert prepare(["recall"]) == 0
     return f"{folder}/recall_char"
 
 

@@ -104,7 +104,7 @@ def test_draw_keeps_to_top_k_and_top_p():
         (["--start=FILE:no_such"], "the prompt 'FILE:no_such' is not a file of at most 10,000,000 bytes"),
         (["--start=FILE:/dev/zero"], "the prompt 'FILE:/dev/zero' is not a file of at most"),
         (["--start=FILE:/"], "the prompt 'FILE:/' is not a file of at most"),
-        (["--start=é"], "the tokenizer does not know 'é'"),
+        (["--start=é"], "the tokenizer lacks 'é'"),
         (["--num_samples=0"], "num_samples=0 must be at least 1"),
         (["--top_p=0"], "top_p=0.0 must lie in"),
         (["--temperature=-1"], "temperature=-1.0 must be at least 0"),
