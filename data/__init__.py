@@ -1,7 +1,7 @@
 """Prepared text: token files, and the batches that training draws from them.
 
 A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint32), train_docs.bin and val_docs.bin
-(int64, where each document begins), meta.json (tokenizer, counts, sha256 of every file). data/prepare.py writes it.
+(int64, where each document starts), meta.json (tokenizer, counts, sha256 of every file). data/prepare.py writes it.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from run.files import file_hash, json_hash, read_json
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
 HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
+AGAIN = "prepare the dataset again, with --overwrite"
 SPLITS = ("train", "val")
 SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
 META = {  # the form of meta.json; a type is never taken from a file
@@ -25,8 +26,8 @@ META = {  # the form of meta.json; a type is never taken from a file
 
 
 def tuning_part(n_tokens):
-    """How many tokens, the first of a validation text of n_tokens, training watches, so that checkpoints and settings
-    are chosen by them. The length evaluation scores others only."""
+    """How many tokens at the start of a validation text of n_tokens training may look at, to choose checkpoints and
+    settings. The length evaluation scores only the tokens after them."""
     return min(max(n_tokens // 8, 65_536), n_tokens // 2)
 
 
@@ -35,7 +36,7 @@ class Split:
     """One part of a prepared text, for training or for validation."""
 
     tokens: np.ndarray  # token ids, mapped from disk
-    docs: np.ndarray  # (documents,) int64: where each document begins
+    docs: np.ndarray  # (documents,) int64: where each document starts
     n_vocab: int  # every id is below it
 
     def windows(self, starts, length):
@@ -46,8 +47,8 @@ class Split:
         return torch.from_numpy(rows.astype(np.int64))
 
     def val_starts(self, length, max_tokens=None):
-        """Where validation windows of `length` predictions begin: side by side over all of the text, or up to
-        max_tokens evenly spread over its tuning part. ValueError where the text is too short."""
+        """Where validation windows of `length` predictions start: side by side over all of the text, or up to
+        max_tokens evenly spread over its tuning part. ValueError if the text is too short."""
         n = (len(self.tokens) - 1) // length
         if n < 1:
             short = f"{len(self.tokens):,} tokens, too few for block_size={length}"
@@ -66,7 +67,7 @@ class Dataset:
     val: Split
     tokenizer: object
     meta: dict
-    hash: str  # of its tokens, split and tokenizer: the same wherever the text was prepared
+    hash: str  # of tokens, splits and tokenizer: the same wherever the text was prepared
 
 
 def folder_of(name):
@@ -85,7 +86,7 @@ def load(name):
 
         prepare.main(["stdlib"])
     meta = read_json(meta_path, META)
-    splits = {s: load_split(folder, s, meta) for s in ("train", "val")}
+    splits = {s: load_split(folder, s, meta) for s in SPLITS}
     try:
         tokenizer = tokenizer_from(meta["tokenizer"])
     except ValueError as error:
@@ -108,12 +109,12 @@ def _how_to_prepare(folder):
 def load_split(folder, split, meta):
     info = meta["splits"][split]
     if not all(info[count] > 0 for count in ("tokens", "documents", "bytes")):
-        raise ValueError(f"{folder / 'meta.json'} is damaged: {split} is empty")
+        raise ValueError(f"{folder / 'meta.json'} is damaged, {split} is empty: {AGAIN}")
     tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
     docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
     ends = np.append(docs, len(tokens))
     if ends[0] != 0 or (ends[1:] < ends[:-1]).any():
-        raise ValueError(f"{folder}/{split}_docs.bin is damaged: documents begin outside the text; prepare it again")
+        raise ValueError(f"{folder}/{split}_docs.bin is damaged: documents start outside the text; {AGAIN}")
     if tokens.nbytes < HASHED_BELOW:
         check_ids(tokens, meta["vocab_size"], folder / f"{split}.bin")
     return Split(tokens, docs, meta["vocab_size"])
@@ -121,24 +122,24 @@ def load_split(folder, split, meta):
 
 def _open(path, dtype, count, sha256):
     if not path.is_file():
-        raise ValueError(f"{path} is missing: prepare the dataset again")
+        raise ValueError(f"{path} is missing: {AGAIN}")
     size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
     if size != expected:
-        raise ValueError(f"{path} has {size} bytes, its meta.json says {expected}: prepare the dataset again")
+        raise ValueError(f"{path} has {size} bytes, but its meta.json says {expected}: {AGAIN}")
     if size < HASHED_BELOW and file_hash(path) != sha256:
-        raise ValueError(f"{path} does not match the sha256 in its meta.json: prepare the dataset again")
+        raise ValueError(f"{path} does not match the sha256 in its meta.json: {AGAIN}")
     return np.memmap(path, dtype=dtype, mode="r") if size else np.empty(0, dtype)
 
 
 def check_ids(tokens, n_vocab, where):
     if len(tokens) and tokens.max() >= n_vocab:
-        raise ValueError(f"{where} holds token id {tokens.max()}, but the vocabulary ends at {n_vocab - 1}")
+        raise ValueError(f"{where} contains token id {tokens.max()}, but the vocabulary ends at {n_vocab - 1}")
 
 
 class Batches:
-    """Rows of block_size tokens and their targets, `rows_per_step` a step. Row r of step n depends on (seed, n, r)
-    alone: no state has to be saved, and any division of the rows over micro-steps and processes gives the same data.
-    An epoch visits every window once, in shuffled order, from a random offset."""
+    """Rows of block_size tokens and their targets, `rows_per_step` per step. Row r of step n depends only on (seed, n,
+    r): no state has to be saved, and the data are the same however rows are divided among micro-steps and processes. An
+    epoch visits every window once, in shuffled order, from a random offset."""
 
     def __init__(self, split, block_size, rows_per_step, seed):
         self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
@@ -146,7 +147,7 @@ class Batches:
         if self.n_windows < 1:
             short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
             raise ValueError(f"the training text has {short}: at least {2 * block_size:,} are needed")
-        self.epoch = None  # the last that was asked for: its offset and order are kept
+        self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):
         """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""

@@ -9,8 +9,9 @@ TEXT is one of the names below, your own files and folders, or hf:NAME for a dat
   python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
   python -m data.prepare hf:HuggingFaceFW/fineweb-edu --config=sample-10BT --name=fineweb
 
-A document is a file, or a row of a .parquet or .jsonl file (which need pip install datasets, as the hub does). Tokens
-of every kind but characters have an id between documents. A file with the name of a text is ./NAME.
+A document is a file, or a row of a .parquet or .jsonl file. Those files and the hub need: pip install datasets
+A tokenizer.json needs: pip install tokenizers
+If a file has the name of a text, write ./NAME.
 """
 
 import argparse

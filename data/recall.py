@@ -2,12 +2,12 @@
 
   …….4u..7L…….0c.4u...7L…
 
-In a document each digit has one letter. Its first mention is a fact, and every further one a question whose answer can
-be looked up: python eval_length.py RUN --protocol=recall measures how far back a model can. Each document has its own
-pace, so some are dense and others mostly filler. All digits draw from the same 26 letters, and no two of a document
-have the same one: which letters are in the context does not tell which of them follows this digit. So looking one up
-takes order, and two steps of attention that build on each other (Olsson et al. 2022, arXiv 2209.11895). The text is
-byte-identical on every Python, since the generator has its own random numbers.
+In each document every digit has one letter. The first mention of a digit is a fact, and every later one is a question
+whose answer can be looked up: python eval_length.py RUN --protocol=recall measures how far back a model can do that.
+Some documents are dense, others mostly filler. All digits draw from the same 26 letters, and no two digits share one in
+a document, so the letters in the context do not tell which of them follows this digit. Looking it up takes the order
+of tokens, and two attention layers that build on each other (Olsson et al. 2022, arXiv 2209.11895). The text is
+identical on every Python, since the generator has its own random numbers.
 """
 
 import heapq
@@ -16,7 +16,7 @@ import string
 
 DOCUMENTS, CHARACTERS = 4000, 8192
 NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
-DENSEST = 64  # a document's farthest distance is at least this: with less, mentions would queue for long
+DENSEST = 64  # a document's farthest distance is at least this: with less, mentions would have to wait
 # from NEAREST to FARTHEST in 4,096 steps of equal ratio, rounded once: no logarithm is taken while text is made
 DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) for i in range(4096)]
 
@@ -37,7 +37,7 @@ class Random:
 def document(seed):
     """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its farthest,
     which is log-uniform from DENSEST to FARTHEST. A mention comes when its distance is reached, or a few characters
-    later where others are due."""
+    later if others are due."""
     random, text, densest = Random(seed), "", DISTANCES.index(DENSEST)
     farthest = densest + random.below(len(DISTANCES) - densest)
 
@@ -47,8 +47,8 @@ def document(seed):
     letters = list(string.ascii_lowercase)
     due = [(later(), f"{digit}{letters.pop(random.below(len(letters)))}") for digit in range(10)]
     heapq.heapify(due)
-    while (begin := max(len(text), due[0][0])) < CHARACTERS:
+    while (start := max(len(text), due[0][0])) < CHARACTERS:
         mention = due[0][1]
-        text = text.ljust(begin, ".") + mention
+        text = text.ljust(start, ".") + mention
         heapq.heapreplace(due, (later(), mention))
     return text.ljust(CHARACTERS, ".")

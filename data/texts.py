@@ -1,6 +1,6 @@
 """The texts that `python -m data.prepare` knows: those with a name, your files, and the Hugging Face hub's.
 
-A further one with a name is one function here and one line in TEXTS. The function gets the command's arguments and the
+To add a named text, write one function here and one entry in TEXTS. The function gets the command's arguments and the
 dataset's folder, and returns the documents.
 """
 

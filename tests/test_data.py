@@ -247,7 +247,7 @@ def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
     assert prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300").tokenizer.n_vocab == 300
     raw = (tmp_path / "set/val.bin").read_bytes()
     (tmp_path / "set/val.bin").write_bytes(raw[:-2])
-    with pytest.raises(ValueError, match="prepare the dataset again"):  # it is not called prepared
+    with pytest.raises(ValueError, match="prepare the dataset again, with --overwrite"):  # it is not called prepared
         prepare(tmp_path, b, "--tokenizer=bpe:300")
     prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300")
     assert (tmp_path / "set/val.bin").read_bytes() == raw
@@ -319,7 +319,7 @@ def change_meta(folder, change):
 def test_files_that_do_not_match_their_meta_are_refused(copy):
     raw = (copy / "train.bin").read_bytes()
     (copy / "train.bin").write_bytes(raw[:-2])
-    load_fails(copy, f"train.bin has {len(raw) - 2} bytes, its meta.json says {len(raw)}")
+    load_fails(copy, f"train.bin has {len(raw) - 2} bytes, but its meta.json says {len(raw)}")
     (copy / "train.bin").write_bytes(raw[:-2] + b"\1\0")
     load_fails(copy, "does not match the sha256 in its meta.json")
     (copy / "train.bin").unlink()
@@ -331,7 +331,7 @@ def test_a_token_id_past_the_vocabulary_is_refused(copy):
     tokens[5] = 999
     tokens.tofile(copy / "val.bin")
     change_meta(copy, lambda m: m["splits"]["val"].update(sha256=file_hash(copy / "val.bin")))
-    load_fails(copy, "holds token id 999, but the vocabulary ends at")
+    load_fails(copy, "contains token id 999, but the vocabulary ends at")
 
 
 def test_damaged_or_missing_meta_is_named(copy):
