@@ -22,11 +22,6 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
-# README's example of a new scheme, as it is written there: every test of schemes runs on it, too.
-EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-sys.modules["readme"] = types.ModuleType("readme")
-exec(EXAMPLE, vars(sys.modules["readme"]))
-
 
 @pytest.fixture(autouse=True)
 def no_peak(monkeypatch):
@@ -83,7 +78,7 @@ def write_texts(folder, n=12, words=400):
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
     """The path of a tiny prepared char dataset, as --dataset takes it."""
-    from data.prepare import folder_main
+    from data.prepare import main as folder_main
 
     root = tmp_path_factory.mktemp("data")
     folder_main([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])

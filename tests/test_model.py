@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import model as M
-from model import GPT, SCHEMES, GPTConfig, KVCache, alibi_slopes
+from model import GPT, GPTConfig, KVCache, alibi_slopes, find_scheme, scheme_names
 
-ALL = sorted(SCHEMES)
-EMBEDDED = [s for s in ALL if SCHEMES[s].embed is not M.PositionScheme.embed]  # absolute: enter at the embedding
+ALL = scheme_names()
+EMBEDDED = [s for s in ALL if find_scheme(s).embed is not M.PositionScheme.embed]  # absolute: enter at the embedding
 RELATIVE = [s for s in ALL if s not in EMBEDDED]
 PATTERNS = st.sampled_from(["", "10", "01"])
 
