@@ -118,6 +118,7 @@ def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refu
         (lambda c: c["model"].update({HEAD: c["model"][HEAD].to(torch.float8_e5m2)}), f"{HEAD} is a tensor of torch.float8"),
         (lambda c: c["model"].update({HEAD: [1]}), f"{HEAD} is list, not an ordinary tensor of floats"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
+        (lambda c: c["model"].update({5: torch.ones(2)}), "5 is not the name of a weight"),
         (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),
         (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
         (lambda c: c.update(best_val_loss=float("nan")), "invalid step or best loss"),
