@@ -71,6 +71,11 @@ def wait_for(path):
     return path.read_text()
 
 
+def is_alive(pid):
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().split()[2] != "Z"
+
+
 def test_a_log_drops_the_rows_that_a_resumed_run_writes_again_and_is_silent_without_a_folder(tmp_path, capsys):
     log = RunLog(tmp_path)
     for step in (1, 2, 3):
@@ -147,8 +152,9 @@ def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
     assert 2.5 < time.monotonic() - started < 8
     assert capfd.readouterr().err == "wandb did not finish within 3 s and was ended\n"
     for pid in ((fake / "modes").read_text().split()[-1], wait_for(fake / "server")):
-        state = Path(f"/proc/{pid}/stat")
-        assert not state.exists() or state.read_text().split()[2] == "Z"
+        while is_alive(pid) and time.monotonic() - started < 10:
+            time.sleep(0.05)
+        assert not is_alive(pid)
     assert len(logged(fake)) == 20_000
 
 
