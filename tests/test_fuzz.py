@@ -1,10 +1,12 @@
-"""Files that lie: whatever is changed in one, reading it gives the thing or one clear ValueError, and no gigabytes."""
+"""Damaged and hostile files: whatever changes in a file, reading it succeeds or raises one clear ValueError, and takes no
+gigabytes."""
 
 import copy
 import json
 import random
 import resource
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import data
 import eval_length
 import train
 from config import matches
+from data.tokenizers import tokenizer_from
 from run import checkpoint as checkpoints
 
 ODD = [
@@ -24,7 +27,7 @@ ODD = [
 
 
 def paths(value, so_far=()):
-    """Every place in nested dicts."""
+    """The path of every value in nested dicts."""
     for key, inner in value.items():
         yield (*so_far, key)
         if isinstance(inner, dict):
@@ -32,6 +35,7 @@ def paths(value, so_far=()):
 
 
 def put(value, path, new):
+    """A copy of nested dicts with another value at the path."""
     changed = copy.deepcopy(value)
     inner = changed
     for key in path[:-1]:
@@ -45,7 +49,7 @@ def memory():
 
 
 def refused_or_right(action):
-    """Whether an action raised ValueError; it may also succeed, but nothing else."""
+    """Whether the action raised ValueError. It may also succeed; any other exception fails the test."""
     try:
         action()
     except ValueError as error:
@@ -63,7 +67,7 @@ def test_checkpoints(trained, tmp_path):
     def use():
         loaded = checkpoints.load(run / "latest.pt")
         loaded.model(torch.device("cpu"))
-        loaded.tokenizer()
+        tokenizer_from(loaded.own_tokenizer_spec())
         train.inherited(train.TrainConfig, {"resume": True, "out_dir": str(run)})
 
     for path in paths(whole):
@@ -106,28 +110,26 @@ def test_tokens_and_documents(dataset, tmp_path):
         (folder / name).write_bytes(whole)
 
 
-def test_kept_losses(tmp_path):
-    path, key, rng = tmp_path / "length.npz", {"checkpoint": "c"}, random.Random(3)
-    np.savez(path, key=json.dumps(key), **{"16": np.ones(8), "ends": np.arange(8)})
+def test_saved_losses(tmp_path):
+    path, sizes, rng = tmp_path / "length.npz", {"16": 8, "32": 8}, random.Random(3)
+    np.savez(path, key="not read", **{"16": np.ones(8), "ends": np.arange(8)})
     whole = path.read_bytes()
-    assert set(eval_length.kept(path, key)) == {"key", "16", "ends"}
+    assert set(eval_length.kept(path, sizes)) == {"16"}
     for n in range(200):
         changed = bytearray(whole)
         changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
-        refused_or_right(lambda: eval_length.kept(path, key))
-    for arrays in ({"key": np.array("[1]")}, {"16": np.ones(3)}, {"key": np.array("{"), "16": np.array([object()])}):
+        refused_or_right(lambda: eval_length.kept(path, sizes))
+    for arrays in ({"16": np.ones(3)}, {"16": np.full(8, np.nan)}, {"16": np.array([object()])}):
         np.savez(path, **arrays)
         with pytest.raises(ValueError, match="is damaged: delete it"):
-            eval_length.kept(path, key)
+            eval_length.kept(path, sizes)
     header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
     claim = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + b"\n"  # 8 TB
-    import zipfile
-
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("key.npy", header + claim)
+        archive.writestr("16.npy", header + claim)
     with pytest.raises(ValueError, match="is damaged: delete it"):
-        eval_length.kept(path, key)
+        eval_length.kept(path, sizes)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_command_line(key, text):
     assert len(str(error.value)) < 300
 
 
-def test_forms():
+def test_matches_checks_types_at_every_depth():
     assert matches({"a": 1, "more": 2}, {"a": int}) and not matches({"a": True}, {"a": int})
     assert matches(["x", "y"], [str]) and not matches(["x", 1], [str]) and not matches("xy", [str])
     assert matches("x", ("x", "y")) and not matches("z", ("x", "y")) and not matches([], {"a": int})
