@@ -113,10 +113,7 @@ def test_training_continues_after_a_failed_save(what, tiny, whole, tmp_path, mon
         if next(faults, False):
             if what == "full":
                 raise OSError(28, "No space left on device")
-            if what == "vanished":
-                folder.rename(tmp_path / "gone")
-            else:
-                (folder / "latest.pt").mkdir()
+            folder.rename(tmp_path / "gone") if what == "vanished" else (folder / "latest.pt").mkdir()
         elif what == "blocked":
             (folder / "latest.pt").rmdir()
         save(*given)
@@ -125,7 +122,7 @@ def test_training_continues_after_a_failed_save(what, tiny, whole, tmp_path, mon
     train.main([*tiny, f"--out_dir={folder}"])
     assert "step 3 could not be saved" in capsys.readouterr().out
     assert_same(whole, folder)
-    assert set(names(folder)) <= set(FILES)  # a folder that vanished took its metrics along
+    assert set(names(folder)) - set(FILES) == set()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -156,14 +153,6 @@ def test_training_continues_when_the_reader_of_its_output_is_gone(tiny, whole, t
         assert process.stderr.read() == b""
     assert process.returncode == 0
     assert_same(whole, tmp_path / "r")
-
-
-def test_training_continues_when_metrics_cannot_be_written(tmp_path, capsys):
-    log = RunLog(tmp_path)
-    (tmp_path / "metrics.jsonl").unlink()
-    (tmp_path / "metrics.jsonl").mkdir()
-    log(1, {"loss": 1}, "step 1")
-    assert capsys.readouterr().out == f"step 1\ncannot write {tmp_path}/metrics.jsonl: Is a directory\n"
 
 
 def test_malformed_lines_of_metrics_are_skipped(tmp_path):
@@ -202,28 +191,24 @@ def test_values_that_are_not_finite_are_never_saved(tiny, tmp_path, refused):
     assert (tmp_path / "r" / "latest.pt").read_bytes() == before
 
 
-def test_every_flipped_bit_is_found(whole, tmp_path, refused):
-    shutil.copytree(whole, tmp_path / "r")
-    content, rng = (whole / "latest.pt").read_bytes(), random.Random(0)
-    found = 0
-    for _ in range(60):
+@pytest.mark.parametrize("flips", [60, pytest.param(400, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_found(flips, whole, tmp_path, refused):
+    folder, rng, found = tmp_path / "r", random.Random(0), 0
+    shutil.copytree(whole, folder)
+    content = (whole / "latest.pt").read_bytes()
+    for _ in range(flips):
         changed = bytearray(content)
-        at = rng.randrange(len(changed))
-        changed[at] ^= 1 << rng.randrange(8)
-        (tmp_path / "r" / "latest.pt").write_bytes(changed)
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        (folder / "latest.pt").write_bytes(changed)
         try:
-            loaded = checkpoints.load(tmp_path / "r", "latest")
+            assert_same(whole, folder, "latest")  # a bit without meaning, such as one of a time stamp or of padding
         except ValueError as error:
-            assert f"{tmp_path}/r/best.pt is intact: to use it instead, cp" in str(error)
+            assert f"{folder}/best.pt is intact: to use it instead, cp" in str(error)
             found += 1
-        else:  # a bit without meaning, such as one of a time stamp or of padding
-            for name, w in loaded.weights.items():
-                assert torch.equal(w, checkpoints.load(whole, "latest").weights[name])
-    assert found > 40
+    assert found > flips * 2 / 3
     for end in (0, 1, 100, len(content) // 2, len(content) - 1):
-        (tmp_path / "r" / "latest.pt").write_bytes(content[:end])
-        line = refused(train.main, "--resume", f"--out_dir={tmp_path}/r")
-        assert "nothing was loaded" in line
+        (folder / "latest.pt").write_bytes(content[:end])
+        assert "nothing was loaded" in refused(train.main, "--resume", f"--out_dir={folder}")
 
 
 def test_after_a_failed_save_a_worse_model_does_not_replace_the_best(tiny, tmp_path, monkeypatch):
@@ -277,25 +262,18 @@ def test_nohup_keeps_a_run_alive(tiny, whole, tmp_path):
     assert process.returncode == 0 and checkpoints.load(tmp_path / "r", "latest").step == 300
 
 
-def test_a_run_whose_pattern_disables_the_scheme_in_every_layer_resumes(tiny, tmp_path):
-    flags = [*tiny, "--pos_scheme=t5", "--pos_pattern=0", f"--out_dir={tmp_path}/r"]
-    train.main([*flags, "--max_iters=3"])
-    train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=6"])
-    assert checkpoints.load(tmp_path / "r", "latest").step == 6
-
-
-def test_a_line_after_half_a_line_is_complete(tmp_path, monkeypatch):
+def test_a_row_of_metrics_that_cannot_be_written_is_one_line_and_the_next_is_complete(tmp_path, monkeypatch, capsys):
     log, opened = RunLog(tmp_path), open
 
     def failing(path, *given, **more):
-        f = opened(path, *given, **more)
-        f.write('{"step": 1, "lo')
-        f.close()
+        with opened(path, *given, **more) as f:
+            f.write('{"step": 1, "lo')
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(builtins, "open", failing)
     log(1, {"loss": 1}, "step 1")
     monkeypatch.undo()
+    assert capsys.readouterr().out == f"step 1\ncannot write {tmp_path}/metrics.jsonl: No space left on device\n"
     log(2, {"loss": 2}, "step 2")
     assert read_metrics(tmp_path) == [{"step": 2, "loss": 2}]
 
