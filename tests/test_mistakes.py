@@ -12,7 +12,9 @@ FLAGS = {  # flags that are valid without the mistake
     train.main: "{tiny} --out_dir={out}",
     sample.main: "--out_dir={alibi}",
 }
-MISTAKES = [  # command, its flags, and a part of the line; {rope} and {alibi} are trained runs, {out} is no folder
+# Command, its flags, and a part of the line. NAME=value without dashes is set in the environment, as in a shell.
+# {rope} and {alibi} are trained runs; {out} does not exist.
+MISTAKES = [
     # the model
     (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, kerple, t5"),
     (train.main, "--pos_pattern=10", "pos_pattern='10': learnable acts on the embedding only"),
@@ -50,6 +52,13 @@ MISTAKES = [  # command, its flags, and a part of the line; {rope} and {alibi} a
     (train.main, "--device=tpu9", "device='tpu9' is not available"),
     (train.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
     (train.main, "--wandb_mode=loud", "wandb_mode='loud' is not one of: auto, online, offline, disabled"),
+    (train.main, "WANDB_MODE=loud --wandb_mode=auto", "WANDB_MODE='loud' is not one of: online, offline, disabled"),
+    (train.main, "RANK=1", "the environment has RANK=1: torchrun sets RANK and WORLD_SIZE together"),
+    (train.main, "WORLD_SIZE=2", "the environment has WORLD_SIZE=2"),
+    (train.main, "RANK=0 WORLD_SIZE=0", "the environment has RANK=0, WORLD_SIZE=0"),
+    (train.main, "RANK=x WORLD_SIZE=2", "the environment has RANK=x, WORLD_SIZE=2"),
+    (train.main, "RANK=2 WORLD_SIZE=2", "the environment has RANK=2, WORLD_SIZE=2"),
+    (train.main, "RANK=0 WORLD_SIZE=2", "the environment has WORLD_SIZE=2, but no MASTER_ADDR"),
     # samples
     (sample.main, "--start=", "the prompt is empty"),
     (sample.main, "--start=FILE:no_such", "the prompt 'FILE:no_such' is not a file of at most 10,000,000 bytes"),
@@ -67,10 +76,14 @@ MISTAKES = [  # command, its flags, and a part of the line; {rope} and {alibi} a
 
 
 @pytest.mark.parametrize("main, flags, message", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(main, flags, message, tiny, trained, tmp_path, refused):
+def test_a_mistake_is_one_line_and_nothing_is_written(main, flags, message, tiny, trained, tmp_path, monkeypatch, refused):
     runs = {scheme: trained(scheme) for scheme in ("rope", "alibi")}
     names = {"tiny": " ".join(tiny), "out": tmp_path / "r"} | runs
     before = {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
-    assert message.format(**names) in refused(main, *f"{FLAGS[main]} {flags}".format(**names).split())
+    words = f"{FLAGS[main]} {flags}".format(**names).split()
+    for word in words:
+        if not word.startswith("-"):
+            monkeypatch.setenv(*word.split("="))
+    assert message.format(**names) in refused(main, *[word for word in words if word.startswith("-")])
     assert not (tmp_path / "r").exists()
     assert before == {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
