@@ -67,10 +67,13 @@ def test_a_mistake_is_named(argv, message):
         config.load(Knobs, argv)
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [("kind = 1", "kind=1 must be of type str"), ("nn = 3", "unknown key 'nn' in .*c.py"), ("n = 'a'", "n='a' must be"), ("n = ", "c.py does not run: Syn")],
-)
+IN_A_FILE = {
+    "nn = 3": "unknown key 'nn' in .*c.py", "n = 'a'": "n='a' must be", "n = ": "c.py does not run: Syn",
+    "kind = 1": "kind=1 must be of type str",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, message", IN_A_FILE.items())
 def test_a_mistake_in_a_file_is_named(tmp_path, text, message):
     (tmp_path / "c.py").write_text(text)
     with pytest.raises(ValueError, match=message):

@@ -18,6 +18,7 @@ MISTAKES = [
     # the model
     (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, kerple, t5"),
     (train.main, "--pos_pattern=10", "pos_pattern='10': learnable acts on the embedding only"),
+    (train.main, "--pos_scheme=sinusoidal --pos_pattern=01", "pos_pattern='01': sinusoidal acts on the embedding only"),
     (train.main, "--pos_init=0", "pos_init=0.0 must be above 0"),
     (train.main, "--pos_options=size=2", "pos_options: learnable has no option 'size'; its options: none"),
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "pos_options: t5 has no option 'sise'; its options: size"),
@@ -76,7 +77,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("main, flags, message", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(main, flags, message, tiny, trained, tmp_path, monkeypatch, refused):
+def test_mistake(main, flags, message, tiny, trained, tmp_path, monkeypatch, refused):
     runs = {scheme: trained(scheme) for scheme in ("rope", "alibi")}
     names = {"tiny": " ".join(tiny), "out": tmp_path / "r"} | runs
     before = {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}

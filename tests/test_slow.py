@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from test_robust import FILES, TRAIN, assert_same, names
 
 import train
 from run.tracking import read_metrics
-from test_robust import FILES, TRAIN, assert_same, names
 
 pytestmark = pytest.mark.slow
 

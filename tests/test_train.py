@@ -16,14 +16,14 @@ from conftest import ROOT
 import data
 import train
 from data.prepare import main as prepare
-from model import GPT, GPTConfig, find_scheme, scheme_names
+from model import GPT, GPTConfig, scheme_names
 from run import checkpoint as checkpoints
 from run.checkpoint import CALL_FIELDS
 from run.optimizer import Optimizer, schedule
 from run.tracking import read_metrics
 from train import TrainConfig, main
 
-ONCE = ["--max_iters=1", "--device=cpu", "--learning_rate=0", "--muon_lr=0"]  # one step with a rate of 0, which changes no weight
+ONCE = ["--max_iters=1", "--device=cpu", "--learning_rate=0", "--muon_lr=0"]  # a step that changes no weight
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
         decaying = dataclasses.replace(cfg, decay=decay, warmup_iters=20)
         shares = [schedule(decaying, step) for step in (0, 19, 20, 40, 60, 100)]
         assert shares == pytest.approx([1 / 21, 20 / 21, 1.0, quarter, 0.55, 0.1])
-    below_min_lr = TrainConfig(learning_rate=3e-5, min_lr=1e-4, warmup_iters=2, max_iters=10)  # the rate never rises again
+    below_min_lr = TrainConfig(learning_rate=3e-5, min_lr=1e-4, warmup_iters=2, max_iters=10)  # never rises
     assert max(schedule(below_min_lr, step) for step in range(11)) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
     optimizer.set_rates(0.5)
