@@ -33,6 +33,7 @@ def test_a_later_file_wins_over_earlier_ones_and_flags_win_over_files(tmp_path):
     files = [f"{tmp_path}/a.py", f"{tmp_path}/b.py"]
     assert config.load(Knobs, files) == Knobs(n=6, rate=1.0, name="b")
     assert config.load(Knobs, ["--name=c=d", *files, "--n=1e3"]) == Knobs(n=1000, rate=1.0, name="c=d")
+    assert config.load(Knobs, ["a/b", "--n=2", "c"], list_field="runs") == Knobs(n=2, runs=("a/b", "c"))
 
 
 @pytest.mark.parametrize(
@@ -78,10 +79,6 @@ def test_a_mistake_in_a_file_is_named(tmp_path, text, message):
     (tmp_path / "c.py").write_text(text)
     with pytest.raises(ValueError, match=message):
         config.load(Knobs, [f"{tmp_path}/c.py"])
-
-
-def test_positional_arguments_are_collected():
-    assert config.load(Knobs, ["a/b", "--n=2", "c"], list_field="runs").runs == ("a/b", "c")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)

@@ -44,6 +44,13 @@ def put(value, path, new):
     return changed
 
 
+def damaged(whole, rng, n):
+    """Bytes with a flipped bit for odd n, and without their end for even n."""
+    changed = bytearray(whole)
+    changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+    return changed if n % 2 else whole[: rng.randrange(len(whole))]
+
+
 def memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -102,9 +109,7 @@ def test_tokens_and_documents(dataset, tmp_path):
     for name in ("train.bin", "val_docs.bin"):
         whole = (folder / name).read_bytes()
         for n in range(20):
-            changed = bytearray(whole)
-            changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-            (folder / name).write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
+            (folder / name).write_bytes(damaged(whole, rng, n))
             with pytest.raises(ValueError, match=name):
                 data.load(str(folder))
         (folder / name).write_bytes(whole)
@@ -120,9 +125,7 @@ def test_saved_losses(tmp_path):
         assert all((losses == 1).all() for losses in eval_length.kept(path, sizes).values())
 
     for n in range(200):
-        changed = bytearray(whole)
-        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-        path.write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
+        path.write_bytes(damaged(whole, rng, n))
         refused_or_right(use)
     for arrays in ({"16": np.ones(3)}, {"16": np.full(8, np.nan)}, {"16": np.array([object()])}):
         np.savez(path, **arrays)

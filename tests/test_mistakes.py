@@ -53,7 +53,7 @@ MISTAKES = [
     (train.main, "--device=tpu9", "device='tpu9' is not available"),
     (train.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
     (train.main, "--wandb_mode=loud", "wandb_mode='loud' is not one of: auto, online, offline, disabled"),
-    (train.main, "WANDB_MODE=loud --wandb_mode=auto", "WANDB_MODE='loud' is not one of: online, offline, disabled"),
+    (train.main, "WANDB_MODE=loud --overwrite --out_dir={rope}", "WANDB_MODE='loud' is not one of: online, offline, disabled"),
     (train.main, "RANK=1", "the environment has RANK=1: torchrun sets RANK and WORLD_SIZE together"),
     (train.main, "WORLD_SIZE=2", "the environment has WORLD_SIZE=2"),
     (train.main, "RANK=0 WORLD_SIZE=0", "the environment has RANK=0, WORLD_SIZE=0"),

@@ -271,7 +271,8 @@ def test_the_loss_in_chunks_equals_the_loss(rows, monkeypatch):
         torch.testing.assert_close(result, results[2**26])
 
 
-def test_learnable_is_undefined_past_block_size():
+def test_learnable_starts_with_gpt2s_standard_deviation_and_is_undefined_past_block_size():
+    assert GPT(GPTConfig(256, 50, 1, 2, 64)).pos.wpe.weight.std().item() == pytest.approx(0.02, rel=0.05)
     model = build("learnable")
     with pytest.raises(ValueError, match="learnable positions are defined for 24 tokens, not for 60"):
         model.hidden(tokens(model, 1, 60))
@@ -400,10 +401,6 @@ def test_sinusoids_are_exact_at_far_positions():
     table = model.pos.embed(torch.zeros(1, 4, 128, dtype=torch.float64), far)[0]
     exact = torch.stack([reference_embedding("sinusoidal", 128, p, model) for p in far.tolist()])
     torch.testing.assert_close(table, exact, rtol=0, atol=1e-9)
-
-
-def test_learnable_starts_with_gpt2s_standard_deviation():
-    assert GPT(GPTConfig(256, 50, 1, 2, 64)).pos.wpe.weight.std().item() == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("base", [0.0, -1.0, math.inf, math.nan])

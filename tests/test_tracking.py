@@ -207,8 +207,5 @@ def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkey
     row = {"train/loss": 2, "train/lr": 4e-3, "val/loss": 1.5} | pace.row(18)
     line = "step 18/50 | train 2.0000 | val 1.5000 | lr 4.0e-03 | 0.3k tok/s | 50% MFU | 0:28 left"
     assert pace.line(18, row) == line  # 32 steps are left, at 8 in 7 s
-
-
-@pytest.mark.parametrize("seconds, text", [(0.4, "0:00"), (61, "1:01"), (3600, "1:00:00"), (7325, "2:02:05")])
-def test_format_seconds(seconds, text):
-    assert format_seconds(seconds) == text
+    times = {0.4: "0:00", 61: "1:01", 3600: "1:00:00", 7325: "2:02:05"}
+    assert {seconds: format_seconds(seconds) for seconds in times} == times

@@ -275,7 +275,8 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
 
 @pytest.mark.parametrize("scheme", scheme_names())
 def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, scheme, capsys):
-    main([f"--init_from={trained(scheme)}", "--block_size=32", f"--out_dir={tmp_path}/r", *ONCE])
+    scaling = ["--rope_scaling=yarn", "--rope_factor=2"] if scheme == "rope" else []
+    main([f"--init_from={trained(scheme)}", "--block_size=32", f"--out_dir={tmp_path}/r", *ONCE, *scaling])
     c, new, old = load(tmp_path / "r").config, load(tmp_path / "r").weights, load(trained(scheme)).weights
     assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
     assert all(torch.equal(new[k], v) for k, v in old.items() if k not in ("pos.wpe.weight", "pos.table"))
@@ -283,7 +284,8 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert torch.equal(new["pos.wpe.weight"][:16], old["pos.wpe.weight"])
         assert "pos.wpe.weight keeps its first 16 rows, 16 start untrained" in capsys.readouterr().out
     if scheme == "rope":
-        assert c.rope_block_size == 16
+        assert (c.rope_block_size, c.rope_factor, c.rope_scaling) == (16, 2.0, "yarn")  # remembers the first length
+        assert load(tmp_path / "r").experiment != load(trained("rope")).experiment
     if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
 
@@ -297,11 +299,3 @@ def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the
     main([f"--init_from={trained('t5', pos_options='size=8')}", f"--out_dir={tmp_path}/same", *ONCE])
     main([f"--init_from={trained('t5', pos_options='size=8')}", "--pos_scheme=none", f"--out_dir={tmp_path}/no", *ONCE])
     assert [load(tmp_path / name).config.pos_options for name in ("same", "no")] == ["size=8", ""]
-
-
-def test_fine_tuning_with_scaling_keeps_the_first_length(trained, tmp_path):
-    flags = ["--block_size=64", "--rope_scaling=yarn", "--rope_factor=4", "--max_iters=1", "--device=cpu"]
-    main([f"--init_from={trained('rope')}", *flags, f"--out_dir={tmp_path}/r"])
-    c = load(tmp_path / "r").config
-    assert (c.rope_block_size, c.rope_factor, c.rope_scaling) == (16, 4.0, "yarn")
-    assert load(tmp_path / "r").experiment != load(trained("rope")).experiment
