@@ -89,7 +89,7 @@ def reference_score(scheme, q, k, i, j, h, model, layer):
     if scheme == "t5":  # Raffel 2020, section 2.1
         bucket = min(reference_bucket(i - j), reference_bucket(model.config.block_size - 1))  # that training reaches
         score = score + float(model.config.pos_options[5:] or 64) * model.pos.table.data[bucket, h]
-    if scheme == "kerple":  # Chi 2022, equation 7
+    if scheme == "kerple":  # Chi 2022, the logarithmic variant
         r1, r2 = (math.log1p(math.exp(r)) for r in model.pos.r.data[:, h, 0, 0])
         score = score - r1 * math.log(1 + r2 * (i - j))
     if scheme == "transformer_xl":  # Dai 2019, section 3.3: terms (a) to (d)

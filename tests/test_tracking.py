@@ -199,13 +199,12 @@ def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkey
     monkeypatch.setattr(tracking.time, "perf_counter", lambda: now)
     now = 100.0
     pace = Pace(first=10, last=50, tokens=64, flops=1e6, peak=8e6)
-    now = 105.0  # an evaluation of 5 s
-    pace.restart(10)
+    now = 105.0  # two steps and an evaluation
+    pace.restart(12)
     now = 107.0
-    assert pace.row(18) == {"train/tokens_per_s": 256.0, "train/mfu": 0.5}  # 8 steps in 2 s
-    assert pace.seconds() == 7.0
-    row = {"train/loss": 2, "train/lr": 4e-3, "val/loss": 1.5} | pace.row(18)
-    line = "step 18/50 | train 2.0000 | val 1.5000 | lr 4.0e-03 | 0.3k tok/s | 50% MFU | 0:28 left"
-    assert pace.line(18, row) == line  # 32 steps are left, at 8 in 7 s
+    assert pace.row(20) == {"train/tokens_per_s": 256.0, "train/mfu": 0.5}  # 8 steps in 2 s
+    row = {"train/loss": 2, "train/lr": 4e-3, "val/loss": 1.5} | pace.row(20)
+    line = "step 20/50 | train 2.0000 | val 1.5000 | lr 4.0e-03 | 0.3k tok/s | 50% MFU | 0:21 left"
+    assert pace.line(20, row) == line and pace.seconds() == 7.0  # 30 steps are left, at 10 in 7 s
     times = {0.4: "0:00", 61: "1:01", 3600: "1:00:00", 7325: "2:02:05"}
     assert {seconds: format_seconds(seconds) for seconds in times} == times
