@@ -67,9 +67,10 @@ def test_a_killed_wandb_server_does_not_delay_the_end(tiny, tmp_path):
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True) as process:
         while not list(tmp_path.glob("wandb/offline-run-*/*.wandb")):
             time.sleep(0.1)
-        [follower] = children(process.pid)
-        [server] = children(follower)
-        os.kill(server, signal.SIGKILL)
+        while not (servers := [pid for follower in children(process.pid) for pid in children(follower)]):
+            time.sleep(0.1)
+        for server in servers:
+            os.kill(server, signal.SIGKILL)
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
         started = time.monotonic()
