@@ -229,6 +229,8 @@ def checked_weights(weights, config):
     if len(layers) != config.n_layer:
         raise ValueError(f"n_layer={config.n_layer}, but weights of {len(layers)} layers")
     for name, w in weights.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{str(name)[:80]} is not the name of a weight")
         if not is_dense(w) or w.dtype not in FLOATS:
             found = f"a tensor of {w.dtype}" if isinstance(w, torch.Tensor) else type(w).__name__
             raise ValueError(f"{str(name)[:80]} is {found}, not an ordinary tensor of floats")

@@ -81,8 +81,10 @@ class RunLog:
     def close(self):
         """Draws loss.png, and waits for wandb."""
         if self.folder:
-            with contextlib.suppress(OSError):
+            try:
                 draw_losses(self.folder)
+            except Exception as error:  # a full disk, or no matplotlib
+                self.say([f"cannot draw {self.folder}/loss.png: {' '.join(str(error).split())[:200]}"])
         if self.process:
             finish_wandb(self.process)
 
@@ -98,7 +100,8 @@ def draw_losses(folder):
         axes.plot(*zip(*points, strict=True), label=key.replace("/", " "), **style) if points else None
     axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    if axes.lines:
+        axes.legend(frameon=False)
     with files.replacing(folder / "loss.png") as f:
         figure.savefig(f, format="png")
 

@@ -20,6 +20,11 @@ class T5(PositionScheme, name="t5"):
     reads, options = ("pos_init",), {"size": 64.0}
     no_decay = ("table",)
 
+    @classmethod
+    def check(cls, config):
+        if not 0 < (size := cls.own_options(config)["size"]) < math.inf:
+            raise ValueError(f"pos_options: size={size} must be above 0 and finite")
+
     def __init__(self, config):
         super().__init__(config)
         self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 import signal
 import sys
 import types
@@ -14,29 +13,24 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ |= {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}  # of this process and those it starts
-for number in (signal.SIGINT, signal.SIGHUP):  # ignored under nohup and a shell's &, and so in what the tests start
+os.environ |= {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}  # of this process and of those that it starts
+for number in (signal.SIGINT, signal.SIGHUP):  # nohup and a shell's & ignore them, also in what the tests start
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", max_examples=15, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
-# README's example of a new scheme, as it is written there: every test of schemes runs on it, too.
-EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-sys.modules["readme"] = types.ModuleType("readme")
-exec(EXAMPLE, vars(sys.modules["readme"]))
-
 
 @pytest.fixture(autouse=True)
 def no_peak(monkeypatch):
-    """A training run begins by timing large matrix products, which would be half of a tiny run's time."""
-    if "train" in sys.modules:
+    """A training run first times large matrix products, which would take half of a tiny run's time."""
+    if "run.world" in sys.modules:
         monkeypatch.setattr("run.world.matmul_peak", lambda *args: 1e11)
 
 
 def shared(name):
-    """The path of a file that may lie beside the project. Where it does not, the test is skipped."""
+    """The path of a file beside the project. Skips the test if it is missing."""
     path = ROOT.parent / "shared" / "data" / name
     if not path.is_file():
         pytest.skip(f"needs ../shared/data/{name}")
@@ -50,7 +44,7 @@ def shakespeare():
 
 @pytest.fixture(scope="session")
 def gpt2_bpe(tmp_path_factory):
-    """TIKTOKEN_CACHE_DIR with copies of GPT-2's files, as tiktoken deletes bad ones."""
+    """A TIKTOKEN_CACHE_DIR with copies of GPT-2's files, because tiktoken deletes damaged ones."""
     names = {
         "gpt2_vocab.bpe": "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
         "gpt2_encoder.json": "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
@@ -65,14 +59,14 @@ def gpt2_bpe(tmp_path_factory):
 
 @pytest.fixture(params=["char", "bpe:290", "gpt2"])
 def kind(request):
-    """Each kind of tokenizer, as --tokenizer takes it."""
+    """The value of --tokenizer for each kind."""
     if request.param == "gpt2":
         request.getfixturevalue("gpt2_bpe")
     return request.param
 
 
 def write_texts(folder, n=12, words=400):
-    """n files of made-up code, each different, with a pattern worth learning."""
+    """Writes n different files of made-up code, with a pattern to learn. Returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(n):
         lines = [f"def f{i}_{j}(x):\n    return x + {i * j % 10}\n" for j in range(words // 8)]
@@ -82,17 +76,17 @@ def write_texts(folder, n=12, words=400):
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
-    """The path of a tiny prepared char dataset, as --dataset takes it."""
-    from data.prepare import main
+    """The path of a tiny dataset of characters, for --dataset."""
+    from data.prepare import main as prepare
 
     root = tmp_path_factory.mktemp("data")
-    main([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])
+    prepare([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])
     return f"{root}/tiny"
 
 
 @pytest.fixture(scope="session")
 def tiny(dataset):
-    """Flags of a training run of a second."""
+    """The flags of a training run that takes a second."""
     return [
         f"--dataset={dataset}", "--n_layer=2", "--n_head=2", "--n_embd=16", "--block_size=16", "--batch_size=4",
         "--max_iters=6", "--eval_interval=3", "--warmup_iters=2", "--device=cpu",
@@ -101,8 +95,8 @@ def tiny(dataset):
 
 @pytest.fixture(scope="session")
 def trained(dataset, tmp_path_factory):
-    """trained(scheme, name=value, …): the folder of a run of four steps under these settings, trained once. A test that
-    writes into it copies it first."""
+    """trained(scheme, name=value, …): the folder of a run of four steps with these settings, trained once. A test that
+    changes the folder copies it first."""
     import train
 
     @functools.cache
@@ -118,7 +112,7 @@ def trained(dataset, tmp_path_factory):
 
 @pytest.fixture
 def refused(monkeypatch, capsys):
-    """refused(main, argument, …): the one line that a script says before it exits with status 2."""
+    """refused(main, flag, …): the one line that a script prints before it exits with status 2."""
     from run.script import script
 
     def call(main, *argv):
@@ -135,13 +129,13 @@ def refused(monkeypatch, capsys):
 
 @pytest.fixture
 def few_documents(monkeypatch):
-    """Lets texts of two documents have intervals."""
+    """Allows intervals for texts of two documents."""
     for module in ("statistics", "protocols"):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
 
 
 def plain_protocol():
-    """A protocol with intervals, for which a run's losses are simply what is known of it."""
+    """A protocol with intervals that takes a run itself for its losses."""
     from evaluation.protocols import Protocol
 
     protocol = types.SimpleNamespace(losses=lambda run: run, seed=0)

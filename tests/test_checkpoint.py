@@ -8,10 +8,12 @@ import torch
 
 import sample
 import train
-from data.tokenizers import CharTokenizer
+from data.tokenizers import CharTokenizer, tokenizer_from
 from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
+
+HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is a tensor of torch.float32, not an ordinary tensor of floats"
 
 
 def nested(depth):
@@ -19,7 +21,7 @@ def nested(depth):
 
 
 def changed(run, folder, change):
-    """A copy of a run whose files `change` has changed."""
+    """A copy of a run, with `change` applied to the content of its files."""
     shutil.copytree(run, folder)
     for name in ("best.pt", "latest.pt"):
         content = torch.load(folder / name)
@@ -37,20 +39,11 @@ def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
     json.dumps({k: v for k, v in content.items() if k not in ("model", "optimizer")})
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     spec = CharTokenizer("abc").spec
     model = GPT(GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1))
-    saved = Checkpoint(
-        model.state_dict(),
-        model.config,
-        7,
-        {"state": {}},
-        asdict(GPTConfig()) | BEFORE | {"dataset": "x", "max_iters": 9, "wandb_group": ""},
-        1.5,
-        spec,
-        "hash",
-        2,
-    )
+    settings = asdict(GPTConfig()) | BEFORE | {"dataset": "x", "max_iters": 9, "wandb_group": ""}
+    saved = Checkpoint(model.state_dict(), model.config, 7, {"state": {}}, settings, 1.5, spec, "hash", 2)
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
         loaded = checkpoints.load(tmp_path / name)
@@ -62,7 +55,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert (checkpoints.load(tmp_path, "best").step, checkpoints.load(tmp_path, "latest").step) == (7, 8)
 
 
-def test_an_experiment_is_the_same_whatever_the_seed_and_the_call(trained):
+def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
     one, two = (checkpoints.load(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
     assert one.experiment == two.experiment
     assert checkpoints.load(trained("rope", learning_rate=0.01)).experiment != one.experiment
@@ -72,7 +65,7 @@ def test_an_experiment_is_the_same_whatever_the_seed_and_the_call(trained):
     assert set(CALL_FIELDS) < {f.name for f in fields(train.TrainConfig)}
 
 
-def test_runs_older_than_a_setting_belong_to_the_same_experiment_and_go_on(trained, tmp_path, capsys, refused):
+def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(trained, tmp_path, capsys, refused):
     def older(content):
         del content["model_args"]["gelu_tanh"], content["experiment"]
         for name in ("gelu_tanh", "window", *BEFORE):
@@ -98,7 +91,7 @@ def test_runs_older_than_a_setting_belong_to_the_same_experiment_and_go_on(train
         (lambda path: torch.save({"model": {}}, path), "it lacks optimizer, model_args, config, step"),
     ],
 )
-def test_other_files_are_refused(tiny, tmp_path, write, message, refused):
+def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refused):
     write(tmp_path / "latest.pt")
     assert message in refused(train.main, *tiny, f"--out_dir={tmp_path}")
 
@@ -107,41 +100,62 @@ def test_other_files_are_refused(tiny, tmp_path, write, message, refused):
     "change, message",
     [
         (lambda c: c["tokenizer"].update(chars="é"), "its tokenizer does not match its hash; the file is damaged"),
-        (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py"),
+        (lambda c: c["tokenizer"].update(chars=nested(150)), "its tokenizer does not match its hash"),
+        (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py: unknown key 'n_heads'"),
+        (lambda c: c["model_args"].update({5: 6}), "does not fit model.py: unknown key 5"),
         (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
-        (
-            lambda c: c["model_args"].update(n_embd=32),
-            "transformer.wte.weight is torch.float32 (25, 16) instead of floats (25, 32)",
-        ),
-        (lambda c: c["model_args"].update(n_embd=10**9), "n_embd=1000000000 is too large"),
+        (lambda c: c["model_args"].update(n_embd=32), "size mismatch for transformer.wte.weight"),
+        (lambda c: c["model_args"].update(n_embd=10**9), "does not fit model.py"),
         (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
         (lambda c: c["model_args"].update(block_size=10**9), "block_size=1000000000 is too large"),
         (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
         (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
-        (lambda c: c["model_args"].update({5: 6}), "unknown key 5"),
-        (lambda c: c["model_args"].update(new=1), "unknown key 'new'"),
+        (lambda c: c["model_args"].update(pos_scheme="mine"), "pos_scheme='mine' is not one of: none, sinusoidal,"),
         (lambda c: c["config"].update(dataset=["x"]), "its settings are not those of a run"),
-        (
-            lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to_sparse()}),
-            "lm_head.weight is Tensor instead of floats (25, 16)",
-        ),
-        (
-            lambda c: c["model"].update({"lm_head.weight": torch.ones(1).expand(25, 16)}),
-            "lm_head.weight is torch.float32 (25, 16) instead of floats",
-        ),
-        (lambda c: c["model"].pop("lm_head.weight"), "lm_head.weight is NoneType instead of floats (25, 16)"),
-        (lambda c: c["model"].update(more=torch.ones(2)), "more is torch.float32 (2,) instead of nothing"),
-        (lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to(torch.float8_e5m2)}), "float8"),
-        (lambda c: c["model"].update({"lm_head.weight": c["model"]["lm_head.weight"].to("meta")}), "is Tensor instead"),
-        (lambda c: c.update(best_val_loss=float("nan")), "its step or its best loss is none"),
-        (lambda c: c["model"]["lm_head.weight"].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
-        (lambda c: c["tokenizer"].update(chars=nested(150)), "its tokenizer does not match its hash"),
+        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse()}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: torch.ones(1).expand(25, 16)}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to("meta")}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).to(torch.float8_e5m2)}), "is a tensor of torch.float8"),
+        (lambda c: c["model"].update({HEAD: [1]}), f"{HEAD} is list, not an ordinary tensor of floats"),
+        (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
+        (lambda c: c["model"].update({5: torch.ones(2)}), "5 is not the name of a weight"),
+        (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),
+        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
+        (lambda c: c.update(best_val_loss=float("nan")), "invalid step or best loss"),
+        (lambda c: c.update(step=-1), "invalid step or best loss"),
     ],
 )
-def test_damaged_content_is_refused(trained, tmp_path, change, message, refused):
+def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):
     assert message in refused(sample.main, f"--out_dir={changed(trained('rope'), tmp_path / 'r', change)}")
 
 
-def test_a_config_that_exists_is_valid(trained):
+@pytest.mark.parametrize("size, options", [(64.0, ""), (32.0, "size=32.0")])
+def test_checkpoints_with_the_older_t5_size_are_the_same_experiment(trained, tmp_path, size, options, capsys):
+    def older(content):
+        for part in (content["model_args"], content["config"]):
+            del part["pos_options"]
+            part["t5_size"] = size
+        del content["experiment"]
+
+    run = trained("t5", pos_options=options)
+    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    assert old.config == new.config and old.hash == new.hash and old.experiment == new.experiment
+    train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
+    assert checkpoints.load(tmp_path / "r", "latest").config.pos_options == options
+    changed(trained("rope"), tmp_path / "rope", lambda c: c["model_args"].update(t5_size=64.0))  # every run had it
+    assert checkpoints.load(tmp_path / "rope").config == checkpoints.load(trained("rope")).config
+
+
+def test_a_model_takes_only_its_own_tokenizer_or_if_that_is_unknown_one_with_few_enough_ids(trained):
     checkpoint = checkpoints.load(trained("rope"))
-    assert GPTConfig(**asdict(checkpoint.config)) == checkpoint.model(torch.device("cpu")).config
+    own, small = tokenizer_from(checkpoint.own_tokenizer_spec()), CharTokenizer("abc")
+    large = CharTokenizer("".join(map(chr, range(26))))
+    checkpoint.check_tokenizer(own, "this text")
+    with pytest.raises(ValueError, match="best.pt was trained with another tokenizer than that of this text"):
+        checkpoint.check_tokenizer(small, "this text")
+    unknown = replace(checkpoint, tokenizer_spec=None)
+    unknown.check_tokenizer(small, "this text")
+    with pytest.raises(ValueError, match="best.pt has 25 ids, too few for the 26 of this text"):
+        unknown.check_tokenizer(large, "this text")
+    with pytest.raises(ValueError, match="best.pt carries no tokenizer: add --tokenizer=gpt2, or data:NAME"):
+        unknown.own_tokenizer_spec()

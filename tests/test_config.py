@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from conftest import ROOT
@@ -7,7 +8,7 @@ import config
 import eval_length
 import sample
 import train
-from model import SCHEMES
+from model import find_scheme, scheme_names
 
 CONFIGS = sorted(p for p in (ROOT / "config").glob("*.py") if p.name != "__init__.py")
 
@@ -20,14 +21,19 @@ class Knobs:
     maybe: bool | None = None
     name: str = "x"
     runs: tuple = ()
+    kind: Literal["a", "b"] = "a"  # a choice
+
+    def __post_init__(self):
+        config.check_choices(self)
 
 
-def test_files_compose_a_later_one_wins_and_flags_win_over_all(tmp_path):
+def test_a_later_file_wins_over_earlier_ones_and_flags_win_over_files(tmp_path):
     (tmp_path / "a.py").write_text("import math\n_hidden = 7\nn = 2 * 3\nrate = 1\nname = 'a'\n")
     (tmp_path / "b.py").write_text("name = 'b'\n")
     files = [f"{tmp_path}/a.py", f"{tmp_path}/b.py"]
     assert config.load(Knobs, files) == Knobs(n=6, rate=1.0, name="b")
     assert config.load(Knobs, ["--name=c=d", *files, "--n=1e3"]) == Knobs(n=1000, rate=1.0, name="c=d")
+    assert config.load(Knobs, ["a/b", "--n=2", "c"], list_field="runs") == Knobs(n=2, runs=("a/b", "c"))
 
 
 @pytest.mark.parametrize(
@@ -35,9 +41,10 @@ def test_files_compose_a_later_one_wins_and_flags_win_over_all(tmp_path):
     [
         ("--flag", "flag", True), ("--flag=False", "flag", False), ("--flag=true", "flag", True), ("--maybe", "maybe", True),
         ("--maybe=None", "maybe", None), ("--name=3", "name", "3"), ("--name=", "name", ""), ("--rate=1e-3", "rate", 1e-3),
+        ("--kind=b", "kind", "b"),
     ],
 )  # fmt: skip
-def test_values_are_read_by_the_fields_type(flag, field, value):
+def test_a_value_is_read_as_the_type_of_its_field(flag, field, value):
     assert getattr(config.load(Knobs, [flag]), field) == value
 
 
@@ -50,27 +57,28 @@ def test_values_are_read_by_the_fields_type(flag, field, value):
         (["--flag=1"], "must be of type bool"),
         (["--maybe=1"], "must be of type bool or NoneType"),
         (["--n"], "--n needs a value"),
+        (["--kind=c"], "kind='c' is not one of: a, b"),
+        (["--kind"], "--kind needs a value"),
         (["stray"], "'stray' is neither a config file"),
         (["config/no_such.py"], "there is no config file config/no_such.py"),
     ],
 )
-def test_mistakes_are_named(argv, message):
+def test_a_mistake_is_named(argv, message):
     with pytest.raises(ValueError, match=message):
         config.load(Knobs, argv)
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [("nn = 3", "unknown key 'nn' in .*c.py"), ("n = 'a'", "n='a' must be"), ("n = ", "c.py does not run: Syn")],
-)
-def test_mistakes_in_a_file_name_the_file(tmp_path, text, message):
+IN_A_FILE = {
+    "nn = 3": "unknown key 'nn' in .*c.py", "n = 'a'": "n='a' must be", "n = ": "c.py does not run: Syn",
+    "kind = 1": "kind=1 must be of type str",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, message", IN_A_FILE.items())
+def test_a_mistake_in_a_file_is_named(tmp_path, text, message):
     (tmp_path / "c.py").write_text(text)
     with pytest.raises(ValueError, match=message):
         config.load(Knobs, [f"{tmp_path}/c.py"])
-
-
-def test_positional_arguments_are_collected():
-    assert config.load(Knobs, ["a/b", "--n=2", "c"], list_field="runs").runs == ("a/b", "c")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -79,11 +87,13 @@ def test_every_shipped_config_is_valid(path):
     assert config.runpy.run_path(str(path))["__doc__"]
 
 
-def test_every_scheme_has_a_config_of_its_name():
-    for name in SCHEMES.keys() - {"kerple"}:  # README's example
-        values = config.read_file(train.TrainConfig, f"{CONFIGS[0].parent}/{name}.py")
-        tuned = {*SCHEMES[name].options, "learning_rate", "muon_lr"}
-        assert values.pop("pos_scheme") == name and values.keys() <= tuned  # else as all others
+def test_a_config_named_after_a_scheme_sets_only_what_is_tuned_for_it():
+    own = [path for path in CONFIGS if path.stem in scheme_names()]
+    assert {path.stem for path in own} >= set(scheme_names()) - {"kerple"}
+    for path in own:
+        values = config.read_file(train.TrainConfig, path)
+        tuned = {*find_scheme(path.stem).reads, "pos_options", "learning_rate", "muon_lr"}
+        assert values.pop("pos_scheme") == path.stem and values.keys() <= tuned
 
 
 @pytest.mark.parametrize("module", [train, sample, eval_length])
@@ -93,5 +103,6 @@ def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
     text = capsys.readouterr().out
     assert exit.value.code == 0
     assert "--device='auto'" in text and "auto, cpu, cuda, cuda:1, mps" in text
+    assert "--dtype='auto'" in text and "[auto|float32|bfloat16]" in text
     assert "--protocol" not in text or "nonoverlapping  the same text" in text
     assert text.startswith(module.__doc__.strip().splitlines()[0])

@@ -1,4 +1,4 @@
-"""The same as test_robust.py, at length:  python -m pytest -m slow"""
+"""Like test_robust.py, but slow:  python -m pytest -m slow"""
 
 import os
 import random
@@ -9,15 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import ROOT
+from test_robust import FILES, TRAIN, assert_same, names
 
 import train
-from run import checkpoint as checkpoints
 from run.tracking import read_metrics
 
 pytestmark = pytest.mark.slow
-TRAIN = [sys.executable, str(ROOT / "train.py")]
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_forty_random_kills_end_bit_identical(dataset, tmp_path):
@@ -35,14 +37,12 @@ def test_forty_random_kills_end_bit_identical(dataset, tmp_path):
                 kills += 1
     assert process.returncode == 0 and kills > 5
     for which in ("best", "latest"):
-        a, b = (checkpoints.load(tmp_path / name, which) for name in ("whole", "r"))
-        assert a.step == b.step and all(torch.equal(w, b.weights[name]) for name, w in a.weights.items())
-    assert [row["val/loss"] for row in read_metrics(tmp_path / "whole") if "val/loss" in row] == [
-        row["val/loss"] for row in read_metrics(tmp_path / "r") if "val/loss" in row
-    ]
+        assert_same(tmp_path / "whole", tmp_path / "r", which)
+    a, b = ([row.get("val/loss") for row in read_metrics(tmp_path / name)] for name in ("whole", "r"))
+    assert a == b and names(tmp_path / "r") == FILES
 
 
-def test_a_process_that_stands_still_ends_the_other_with_a_line(tiny, tmp_path):
+def test_a_process_that_hangs_ends_the_other_with_one_line(tiny, tmp_path):
     script = tmp_path / "impatient.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
@@ -54,40 +54,26 @@ def test_a_process_that_stands_still_ends_the_other_with_a_line(tiny, tmp_path):
     with subprocess.Popen([*command, *flags], cwd=ROOT, stdout=-1, stderr=-1, text=True) as process:
         while "step 3/" not in process.stdout.readline():
             pass
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(children[-1]), signal.SIGSTOP)
-        begin = time.monotonic()
+        os.kill(children(process.pid)[-1], signal.SIGSTOP)
+        started = time.monotonic()
         said = process.communicate(timeout=120)[1]
-    assert process.returncode != 0 and time.monotonic() - begin < 90
-    assert "another process of this run has ended or stands still" in said
+    assert process.returncode != 0 and time.monotonic() - started < 90
+    assert "another process of this run has ended or hangs" in said
 
 
-def test_a_dead_wandb_server_holds_nothing(tiny, tmp_path):
+def test_a_killed_wandb_server_does_not_delay_the_end(tiny, tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
     command = [*TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000", "--wandb_mode=offline"]
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True) as process:
         while not list(tmp_path.glob("wandb/offline-run-*/*.wandb")):
             time.sleep(0.1)
-        subprocess.run(["pkill", "-9", "wandb-core"], check=True)
+        while not (servers := [pid for follower in children(process.pid) for pid in children(follower)]):
+            time.sleep(0.1)
+        for server in servers:
+            os.kill(server, signal.SIGKILL)
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
-        begin = time.monotonic()
+        started = time.monotonic()
         said = process.communicate(timeout=60)[1]
-    assert process.returncode == -signal.SIGTERM and time.monotonic() - begin < 15
+    assert process.returncode == -signal.SIGTERM and time.monotonic() - started < 15
     assert said.count("wandb") <= 1 and "Traceback" not in said
-
-
-def test_three_hundred_flipped_bits(trained, tmp_path):
-    whole, rng, refused = (trained("rope") / "best.pt").read_bytes(), random.Random(0), 0
-    weights = checkpoints.load(trained("rope")).weights
-    for _ in range(300):
-        changed = bytearray(whole)
-        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-        (tmp_path / "best.pt").write_bytes(changed)
-        try:
-            loaded = checkpoints.load(tmp_path)
-        except ValueError:
-            refused += 1
-        else:
-            assert all(torch.equal(w, weights[name]) for name, w in loaded.weights.items())
-    print(f"{refused} of 300 refused; the others changed no weight")

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from conftest import ROOT
 import train
 from run import checkpoint as checkpoints
 from run import tracking
-from run.tracking import RunLog, Wandb, format_seconds, read_metrics
+from run.tracking import Pace, RunLog, draw_losses, format_seconds, publish, read_metrics
 
 ARGUMENTS = ("p", "g", "id", "train", {"a": 1}, {"train": "step"})
 FAKE = """
@@ -25,22 +26,24 @@ class Settings(dict):
 
 def setup(settings): pass
 def login(**given): return "WANDB_API_KEY" in os.environ
+def Image(path): return f"image of {path}"
 
 class Run:
     def __init__(self, mode, id):
         self.settings, self.url = Settings(sync_dir=f"wandb/{mode}-run-{id}", _offline=mode == "offline"), "there"
     def define_metric(self, *names, **given): pass
     def log(self, row):
-        if row["step"] == int(os.environ.get("FAIL_AT", -1)): raise OSError("disk\\nfull")
+        if row.get("step") == int(os.environ.get("FAIL_AT", -1)): raise OSError("disk\\nfull")
         with open("logged", "a") as f: f.write(json.dumps(row) + "\\n")
     def finish(self):
-        if "SERVER" in os.environ:  # in a session of its own, as wandb's is
+        if "SERVER" in os.environ:  # in a session of its own, as wandb's
             import subprocess
-            subprocess.Popen(["sleep", "900"], start_new_session=True)
+            server = subprocess.Popen(["sleep", "900"], start_new_session=True)
+            with open("server", "w") as f: f.write(str(server.pid))
         time.sleep(float(os.environ.get("FINISH_SECONDS", 0)))
 
 def init(mode, id, **given):
-    with open("modes", "a") as f: f.write(f"{mode} {id}\\n")
+    with open("modes", "a") as f: f.write(f"{mode} {id} {os.getpid()}\\n")
     if mode == "online" and "NO_NETWORK" in os.environ: raise errors.Error("no network")
     return Run(mode, id)
 """
@@ -48,7 +51,7 @@ def init(mode, id, **given):
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """A wandb that does what the environment asks of it. Returns the folder that it writes to."""
+    """A wandb that obeys the environment. Returns the folder that it writes to."""
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "wandb.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
@@ -58,87 +61,150 @@ def fake(tmp_path, monkeypatch):
     return tmp_path
 
 
-def rows(folder):
+def logged(folder):
     return [json.loads(line) for line in (folder / "logged").read_text().splitlines()]
 
 
-def test_a_log_drops_what_a_resumed_run_writes_again_and_is_silent_without_a_folder(tmp_path, capsys):
-    log = RunLog(tmp_path, 0, Wandb("disabled", *ARGUMENTS))
+def wait_for(path):
+    while not path.exists() or not path.read_text():
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def is_alive(pid):
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().split()[2] != "Z"
+
+
+def test_a_log_drops_the_rows_that_a_resumed_run_writes_again_and_is_silent_without_a_folder(tmp_path, capsys):
+    log = RunLog(tmp_path)
     for step in (1, 2, 3):
         log(step, {"loss": step}, f"step {step}")
-    RunLog(tmp_path, 2, None)
+    RunLog(tmp_path, 2)
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 1}, {"step": 2, "loss": 2}]
     assert capsys.readouterr().out == "step 1\nstep 2\nstep 3\n"
     silent = RunLog()
-    silent(1, {}, "step 1"), silent.say(["x"]), silent.close({})
+    silent(1, {}, "step 1"), silent.say(["x"]), silent.close()
     assert capsys.readouterr().out == ""
 
 
-def test_a_wandb_fault_is_one_line_and_never_stops_training(tiny, fake, monkeypatch, capfd):
+def test_wandb_gets_the_rows_of_this_call_also_when_it_resumes(tiny, fake, capfd):
+    train.main([*tiny, f"--out_dir={fake}/r", "--max_iters=3"])
+    assert [row["step"] for row in logged(fake)] == [0, 3] and logged(fake)[1].keys() > {"train/loss", "val/loss"}
+    out = capfd.readouterr().out
+    assert "\ncharts    wandb leet wandb\nupload    wandb sync wandb/offline-run-r-" in out
+    (fake / "logged").unlink()
+    train.main(["--resume", f"--out_dir={fake}/r", "--max_iters=6", "--log_interval=1"])
+    assert [row["step"] for row in logged(fake)] == [4, 5, 6]
+    assert [line.split("-")[-1].split()[0] for line in (fake / "modes").read_text().splitlines()][1] == "r1"
+
+
+@pytest.mark.parametrize("fault", ["a row that fails", "a kill"])
+def test_a_wandb_fault_is_one_line_and_training_completes(fault, tiny, fake, monkeypatch, capfd):
+    evaluate, kills = train.evaluate, iter([False, fault == "a kill"])
+
+    def killing(*given):
+        if next(kills, False):
+            os.kill(int(wait_for(fake / "modes").split()[-1]), signal.SIGKILL)
+        return evaluate(*given)
+
+    monkeypatch.setattr(train, "evaluate", killing)
     monkeypatch.setenv("FAIL_AT", "3")
     train.main([*tiny, f"--out_dir={fake}/r", "--wandb_mode=offline"])
-    assert capfd.readouterr().err.count("wandb failed and is left out from here on: disk full\n") == 1
-    assert checkpoints.load(fake / "r").step == 6 and rows(fake)[-1]["step"] == 0
+    said = capfd.readouterr().err
+    if fault == "a kill":
+        assert said == "wandb's process was killed (signal 9), so its charts are incomplete\n"
+    else:
+        assert said == "wandb failed, and the run continues without it: disk full\n"
+        assert logged(fake)[-1]["step"] == 0
+    assert checkpoints.load(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
 
 
-def test_wandb_is_offline_without_a_login_and_falls_back_without_a_network(fake, monkeypatch, capfd):
-    def modes():
-        wandb = Wandb("auto", *ARGUMENTS)
-        wandb.log({"step": 1})
-        lines = wandb.finish()
-        text = (fake / "modes").read_text() if wandb.process else ""
-        (fake / "modes").unlink(missing_ok=True)
-        return text.split("\n")[:-1], lines
+def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_rows_and_pictures(fake, monkeypatch, capfd):
+    def said(mode="auto"):
+        (fake / "modes").write_text("")
+        publish([{"step": 1}, {"image": {"curve": "a.png"}}], mode, *ARGUMENTS)
+        modes = [line.rsplit(" ", 1)[0] for line in (fake / "modes").read_text().splitlines()]
+        return modes, capfd.readouterr()
 
-    offline = ["charts    wandb leet wandb", "upload    wandb sync wandb/offline-run-id"]
-    assert modes() == (["offline id"], offline)
+    charts = "charts    wandb leet wandb\nupload    wandb sync wandb/offline-run-id"
+    assert said() == (["offline id"], (charts + "\n", ""))
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert modes() == (["online id"], ["charts    there"])
+    assert said() == (["online id"], ("charts    there\n", ""))
+    assert said("offline") == (["offline id"], (charts + "\n", ""))
     monkeypatch.setenv("NO_NETWORK", "1")
-    assert modes() == (["online id", "offline id-offline"], [offline[0], offline[1] + "-offline"])
-    assert "wandb is not reachable (Error), so it logs offline" in capfd.readouterr().err
-    assert rows(fake) == [{"step": 1}] * 3
+    line = "wandb is not reachable (Error), so it logs offline\n"
+    assert said() == (["online id", "offline id-offline"], (charts + "-offline\n", line))
+    assert logged(fake) == [{"step": 1}, {"curve": "image of a.png"}] * 4
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert modes() == ([], [])
-    monkeypatch.setenv("WANDB_MODE", "loud")
-    with pytest.raises(ValueError, match="WANDB_MODE='loud' is not one of: online, offline, disabled"):
-        modes()
+    assert said() == ([], ("", ""))
 
 
-def test_a_wandb_that_hangs_is_ended_and_what_it_has_stays(fake, monkeypatch, capfd):
-    monkeypatch.setattr(tracking, "PATIENCE", 1)
-    monkeypatch.setenv("FINISH_SECONDS", "900")
-    monkeypatch.setenv("SERVER", "1")
-    wandb, begin = Wandb("online", *ARGUMENTS), time.monotonic()
-    for step in range(100_000):  # far more than a pipe holds
-        wandb.log({"step": step})
-    assert wandb.finish() == ["charts    wandb leet wandb", "upload    wandb sync wandb/online-run-id"]
-    assert time.monotonic() - begin < 5 and wandb.process.poll() is not None
-    assert "wandb did not finish within 1 s and was ended" in capfd.readouterr().err
+def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
+    for name, value in {"FINISH_SECONDS": "900", "SERVER": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tracking, "PATIENCE", 3)
+    started = time.monotonic()
+    publish([{"step": step} for step in range(20_000)], "online", *ARGUMENTS)  # far more than a pipe holds
+    assert 2.5 < time.monotonic() - started < 8
+    assert capfd.readouterr().err == "wandb did not finish within 3 s and was ended\n"
+    for pid in ((fake / "modes").read_text().split()[-1], wait_for(fake / "server")):
+        while is_alive(pid) and time.monotonic() - started < 10:
+            time.sleep(0.05)
+        assert not is_alive(pid)
+    assert len(logged(fake)) == 20_000
 
 
-def test_a_killed_run_leaves_a_whole_offline_run(tmp_path):
-    script = """if True:
-        import os
-        from run.tracking import Wandb
-        wandb = Wandb("offline", "p", "g", "id", "train", {}, {"train": "step"})
-        wandb.log({"step": 7, "train/loss": 1.5})
-        while not wandb.calls.empty(): pass
-        print(wandb.process.pid, flush=True)
+def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
+    code = """if True:
+        import os, time
+        from pathlib import Path
+        from run.tracking import RunLog, wandb_options
+        log = RunLog(Path("r"), 0, wandb_options("offline", "p", "g", "id", "train", {}, {"train": "step"}))
+        log(7, {"train/loss": 1.5}, str(log.process.pid))
         os.kill(os.getpid(), 9)"""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")} | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, stdout=-1, text=True)
     assert done.returncode == -9
-    command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json"]
-    for _ in range(100):
+    for _ in range(200):
         time.sleep(0.1)
         logs = list(tmp_path.glob("wandb/offline-run-*-id/*.wandb"))
-        if logs and not Path(f"/proc/{done.stdout.strip()}").exists():
+        if logs and not is_alive(done.stdout.split()[0]):
             break
-    shown = subprocess.run([*command, *logs], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    assert '"train/loss"' in shown.stdout and "1.5" in shown.stdout
+    command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", *logs]
+    shown = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=-1, text=True, check=True).stdout
+    assert '"train/loss"' in shown and "1.5" in shown
 
 
-@pytest.mark.parametrize("seconds, text", [(0.4, "0:00"), (61, "1:01"), (3600, "1:00:00"), (7325, "2:02:05")])
-def test_format_seconds(seconds, text):
-    assert format_seconds(seconds) == text
+@pytest.mark.parametrize("fault", [OSError("a full disk"), RuntimeError("a\nbroken font"), ImportError("no package")])
+def test_a_fault_in_drawing_the_losses_is_one_line_and_does_not_end_a_run(fault, tiny, tmp_path, monkeypatch, capsys):
+    def failing(folder):
+        raise fault
+
+    monkeypatch.setattr(tracking, "draw_losses", failing)
+    assert train.main([*tiny, f"--out_dir={tmp_path}/r"]) == 0
+    assert capsys.readouterr().out.endswith(f"\ncannot draw {tmp_path}/r/loss.png: {' '.join(str(fault).split())}\n")
+    assert not (tmp_path / "r" / "loss.png").exists() and checkpoints.load(tmp_path / "r").step == 6
+
+
+@pytest.mark.parametrize("rows", [[], [{"step": 1}], [{"step": 1, "train/loss": "x"}], [{"step": 0, "val/loss": 2.0}]])
+def test_losses_are_drawn_from_any_metrics(rows, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw_losses(tmp_path)
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"loss.png", "metrics.jsonl"}
+
+
+def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkeypatch):
+    monkeypatch.setattr(tracking.time, "perf_counter", lambda: now)
+    now = 100.0
+    pace = Pace(first=10, last=50, tokens=64, flops=1e6, peak=8e6)
+    now = 105.0  # two steps and an evaluation
+    pace.restart(12)
+    now = 107.0
+    assert pace.row(20) == {"train/tokens_per_s": 256.0, "train/mfu": 0.5}  # 8 steps in 2 s
+    row = {"train/loss": 2, "train/lr": 4e-3, "val/loss": 1.5} | pace.row(20)
+    line = "step 20/50 | train 2.0000 | val 1.5000 | lr 4.0e-03 | 0.3k tok/s | 50% MFU | 0:21 left"
+    assert pace.line(20, row) == line and pace.seconds() == 7.0  # 30 steps are left, at 10 in 7 s
+    times = {0.4: "0:00", 61: "1:01", 3600: "1:00:00", 7325: "2:02:05"}
+    assert {seconds: format_seconds(seconds) for seconds in times} == times

@@ -1,0 +1,90 @@
+"""A user's mistake costs one line and the exit status 2, and nothing is written.
+
+To test another command, add its flags to FLAGS and its rows to MISTAKES.
+"""
+
+import pytest
+
+import sample
+import train
+
+FLAGS = {  # flags that are valid without the mistake
+    train.main: "{tiny} --out_dir={out}",
+    sample.main: "--out_dir={alibi}",
+}
+# Command, its flags, and a part of the line. NAME=value without dashes is set in the environment, as in a shell.
+# {rope} and {alibi} are trained runs; {out} does not exist.
+MISTAKES = [
+    # the model
+    (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, kerple, t5"),
+    (train.main, "--pos_pattern=10", "pos_pattern='10': learnable acts on the embedding only"),
+    (train.main, "--pos_scheme=sinusoidal --pos_pattern=01", "pos_pattern='01': sinusoidal acts on the embedding only"),
+    (train.main, "--pos_init=0", "pos_init=0.0 must be above 0"),
+    (train.main, "--pos_options=size=2", "pos_options: learnable has no option 'size'; its options: none"),
+    (train.main, "--pos_scheme=t5 --pos_options=sise=2", "pos_options: t5 has no option 'sise'; its options: size"),
+    (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size' must be a list such as size=32,b=5"),
+    (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0 must be above 0 and finite"),
+    (train.main, "--pos_scheme=t5 --pos_options=size=nan", "size=nan must be above 0 and finite"),
+    (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope, not of learnable"),
+    (train.main, "--pos_scheme=rope --rope_scaling=dynamic", "rope_scaling='dynamic' is not one of"),
+    (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
+    (train.main, "--pos_scheme=rope --rope_theta=0", "rope_theta=0.0 must be above 0"),
+    (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "the head size n_embd/n_head = 6/2 = 3 must be even"),
+    (train.main, "--pos_scheme=sinusoidal --n_embd=15 --n_head=3", "n_embd=15 must be even"),
+    (train.main, "--n_embd=10 --n_head=4", "n_embd=10 must be a multiple of n_head=4"),
+    (train.main, "--window=-1", "window=-1 must be at least 0"),
+    (train.main, "--window_pattern=1x", "window_pattern='1x' must consist of 1s and 0s"),
+    (train.main, "--window_pattern=10", "window_pattern=10 has no effect without a window"),
+    (train.main, "--vocab_size=5", "vocab_size=5 is smaller than the tokenizer's 25"),
+    (train.main, "--init_from={rope} --n_embd=24", "(transformer.wte.weight: (25, 24) here, (25, 16) there)"),
+    # the text and the run
+    (train.main, "--dataset=no_such", "dataset 'no_such' is not prepared"),
+    (train.main, "--block_size=100000", "too few for block_size=100000"),
+    (train.main, "--block_size=5000", "the validation text has 2,345 tokens, too few for block_size=5000"),
+    (train.main, "--init_from=out/no_such", "there is no checkpoint out/no_such"),
+    (train.main, "--resume", "there is no checkpoint {out}"),
+    (train.main, "--eval_only", "there is no checkpoint {out}"),
+    (train.main, "--resume --overwrite --out_dir={rope}", "--resume and --overwrite exclude each other"),
+    # other settings
+    (train.main, "--optimizer=sgd", "optimizer='sgd' is not one of: muon, adamw"),
+    (train.main, "--decay=none", "decay='none' is not one of: linear, cosine"),
+    (train.main, "--compile_mode=fast", "compile_mode='fast' is not one of: default, reduce-overhead, max-autotune"),
+    (train.main, "--max_iters=0", "max_iters=0 must be at least 1"),
+    (train.main, "--device=tpu9", "device='tpu9' is not available"),
+    (train.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
+    (train.main, "--wandb_mode=loud", "wandb_mode='loud' is not one of: auto, online, offline, disabled"),
+    (train.main, "WANDB_MODE=loud --overwrite --out_dir={rope}", "WANDB_MODE='loud' is not one of: online, offline, disabled"),
+    (train.main, "RANK=1", "the environment has RANK=1: torchrun sets RANK and WORLD_SIZE together"),
+    (train.main, "WORLD_SIZE=2", "the environment has WORLD_SIZE=2"),
+    (train.main, "RANK=0 WORLD_SIZE=0", "the environment has RANK=0, WORLD_SIZE=0"),
+    (train.main, "RANK=x WORLD_SIZE=2", "the environment has RANK=x, WORLD_SIZE=2"),
+    (train.main, "RANK=2 WORLD_SIZE=2", "the environment has RANK=2, WORLD_SIZE=2"),
+    (train.main, "RANK=0 WORLD_SIZE=2", "the environment has WORLD_SIZE=2, but no MASTER_ADDR"),
+    # samples
+    (sample.main, "--start=", "the prompt is empty"),
+    (sample.main, "--start=FILE:no_such", "the prompt 'FILE:no_such' is not a file of at most 10,000,000 bytes"),
+    (sample.main, "--start=FILE:/dev/zero", "the prompt 'FILE:/dev/zero' is not a file of at most"),
+    (sample.main, "--start=FILE:/", "the prompt 'FILE:/' is not a file of at most"),
+    (sample.main, "--start=é", "the tokenizer lacks 'é'"),
+    (sample.main, "--num_samples=0", "num_samples=0 must be at least 1"),
+    (sample.main, "--top_p=0", "top_p=0.0 must lie in"),
+    (sample.main, "--temperature=-1", "temperature=-1.0 must be at least 0"),
+    (sample.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
+    (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json': there is no such file"),
+    (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_scaling is an option of pos_scheme rope, not of alibi"),
+    (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("main, flags, message", MISTAKES)
+def test_mistake(main, flags, message, tiny, trained, tmp_path, monkeypatch, refused):
+    runs = {scheme: trained(scheme) for scheme in ("rope", "alibi")}
+    names = {"tiny": " ".join(tiny), "out": tmp_path / "r"} | runs
+    before = {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
+    words = f"{FLAGS[main]} {flags}".format(**names).split()
+    for word in words:
+        if not word.startswith("-"):
+            monkeypatch.setenv(*word.split("="))
+    assert message.format(**names) in refused(main, *[word for word in words if word.startswith("-")])
+    assert not (tmp_path / "r").exists()
+    assert before == {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
