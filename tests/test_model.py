@@ -396,6 +396,20 @@ def test_override_equals_a_new_model_with_that_config(scheme):
     assert torch.equal(model.override(replace(model.config, window=0)).hidden(idx), plain)
 
 
+def test_sinusoidal_table():
+    """Vectors of length sqrt(C/2), all different, whose inner product depends on the distance only and rises again at
+    distance 12 for C = 128."""
+    C = 128
+    scheme = find_scheme("sinusoidal")(GPTConfig(n_embd=C, n_head=4, pos_scheme="sinusoidal", sinusoidal_size=0.5**0.5))
+    table = scheme.embed(torch.zeros(1, 2048, C, dtype=torch.float64), torch.arange(2048))[0]
+    products = table @ table.T
+    assert torch.allclose(products.diagonal(), torch.tensor(C / 2, dtype=torch.float64))
+    assert (products.fill_diagonal_(-torch.inf).amax(dim=1) < C / 2 - 0.1).all()
+    by_distance = products[0, 1:]
+    assert torch.allclose(products[1000, 1001:], by_distance[:1047])
+    assert (by_distance.diff() > 0).nonzero()[0].item() + 2 == 12
+
+
 def test_sinusoids_are_exact_at_far_positions():
     model, far = build("sinusoidal", n_embd=128), torch.tensor([0, 1, 1999, 65_536])
     table = model.pos.embed(torch.zeros(1, 4, 128, dtype=torch.float64), far)[0]
