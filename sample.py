@@ -39,8 +39,10 @@ class SampleConfig(Overrides):
         if self.num_samples > MOST_SAMPLES:
             raise ValueError(f"num_samples={self.num_samples} must be at most {MOST_SAMPLES:,}")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must lie in (0, 1]")
+        if not 1e-6 <= self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must lie in [0.000001, 1]")
+        if 0 < self.temperature < 1e-3:
+            raise ValueError(f"temperature={self.temperature} must be 0 (the likeliest token) or at least 0.001")
 
 
 def read_prompt(start):

@@ -21,13 +21,13 @@ import config
 import data
 from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
-from run.checkpoint import Checkpoint
+from run.checkpoint import CALL_FIELDS, Checkpoint
 from run.device import DType, pick_device, pick_dtype
 from run.folder import RunFolder
 from run.optimizer import Optimizer, schedule
 from run.script import Stop, script
 from run.start import inherited, start
-from run.tracking import Pace, RunLog, WandbMode, format_seconds
+from run.tracking import Pace, RunLog, WandbMode
 from run.world import World
 
 VAL_TOKENS = 65_536  # that training validates on; --eval_only uses the whole validation text
@@ -114,8 +114,8 @@ def evaluate(model, split, starts, rows, world, label="validation"):
 
 
 def train(cfg, folder):
-    """Trains in a RunFolder as cfg says. Returns the best validation loss in nats per token. ValueError for a setting
-    that does not fit, before anything is written."""
+    """Trains in a RunFolder. Returns the best validation loss in nats per token. ValueError for a setting that does not
+    fit, before anything is written."""
     # the processes, and this one's rows of each micro-step
     world = World.join(cfg.device, cfg.dtype)
     rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
@@ -128,7 +128,7 @@ def train(cfg, folder):
     # the model: with new weights, with those of another run, or where an earlier call stopped
     model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(world.device)
     optimizer = Optimizer(model, cfg)
-    step, best_val_loss, segment, notes = start(cfg, model, optimizer, dataset)
+    step, best_val_loss, segment, history, notes = start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
         if world.is_first:
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
@@ -208,15 +208,14 @@ def train(cfg, folder):
             made = Checkpoint(
                 weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
                 settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
-                tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment,
+                tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment, history=history,
             )  # fmt: skip
             best_val_loss = folder.save(made, row["val/loss"] if evaluating else math.inf, log)
 
     # say where everything is
     stop.restore()
-    if world.is_first and not folder.unsaved:
-        log.say(closing_lines(cfg, step, pace, best_val_loss))
-    log.close()
+    if world.is_first:
+        log.close(step, pace, best_val_loss, folder.unsaved)
     world.barrier()
     if world.is_first:
         folder.check_saved()
@@ -225,24 +224,16 @@ def train(cfg, folder):
     return best_val_loss
 
 
-def closing_lines(cfg, step, pace, best_val_loss):
-    """The log's last lines."""
-    folder, took = Path(cfg.out_dir), format_seconds(pace.seconds())
-    if step < cfg.max_iters:
-        return [f"stopped and saved at step {step}. To resume:\n  python train.py --resume --out_dir={folder}"]
-    return [
-        f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
-        f"curve     {folder}/loss.png",
-        f"sample    python sample.py --out_dir={folder}",
-        f"evaluate  python eval_length.py {folder}",
-    ]
-
-
-def eval_only(cfg):
-    """Prints the loss of the best checkpoint over the whole validation text."""
+def eval_only(cfg, given):
+    """Prints the loss of the best checkpoint over the whole validation text. ValueError if the settings `given` by the
+    user do not apply to it."""
     checkpoint = checkpoints.load(cfg.out_dir)
     dataset = data.load(cfg.dataset)
-    checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
+    checkpoint.check_dataset(dataset, named="dataset" in given)
+    unlike = {k: v for k, v in given.items() if k not in (*CALL_FIELDS, "batch_size", "dataset")}
+    if unlike := [k for k, v in unlike.items() if v != checkpoint.settings[k]]:
+        how = "windows and RoPE scaling are options of eval_length.py"
+        raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{unlike[0]} ({how})")
     device = pick_device(cfg.device)
     world = World(device, pick_dtype(cfg.dtype, device))
     model = checkpoint.model(world.device)
@@ -265,7 +256,7 @@ def main(argv):
     cfg = TrainConfig(**inherited(TrainConfig, values) | values)
     try:
         if cfg.eval_only:
-            eval_only(cfg)
+            eval_only(cfg, values)
         else:
             is_first = os.environ.get("RANK", "0") == "0"  # it alone writes
             with RunFolder(cfg.out_dir) if is_first else contextlib.nullcontext() as folder:

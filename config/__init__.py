@@ -57,7 +57,7 @@ def read_file(cls, path):
         raise ValueError(f"there is no config file {path}" + (f"; there are: {known}" if known else ""))
     try:
         names = runpy.run_path(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
     names = {k: v for k, v in names.items() if not k.startswith("_") and not inspect.ismodule(v)}
     return checked(cls, names, path)
@@ -91,7 +91,7 @@ def convert(key, given, kinds):
     if isinstance(value, str) and str not in kinds:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value[:100])
-    if type(value) in (int, float) and not abs(value) < 2**63:  # also true of NaN
+    if type(value) in (int, float) and not abs(value) < (2**53 if type(value) is int else 2**63):  # also true of NaN
         raise ValueError(f"{key}={str(given)[:20]} is too large")
     if float in kinds and type(value) is int:
         value = float(value)

@@ -27,7 +27,7 @@ BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosi
 class Overrides:
     """The device for evaluation and sampling, and what they may change in a trained model."""
 
-    window: int | None = None  # a query sees only the last `window` keys; 0: all; default: as trained
+    window: int | None = None  # a query sees only the last `window` keys, in all layers; 0: all; default: as trained
     rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
     rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
     rope_theta: float | None = None  # for a rope run: its base
@@ -55,16 +55,18 @@ class Checkpoint:
     tokenizer_spec: dict | None = None
     dataset_hash: str | None = None  # identifies the text that it was trained on
     segment: int = 0  # how many times the run was resumed
+    history: list = field(default_factory=list)  # [step, {setting: new value}] for each resume that changed settings
     path: str = ""  # the file, folder or hub name that it was read from
     folder: Path = Path()  # where evaluations put their files
 
     @property
     def experiment(self):
-        """Equal for runs that differ only in their seed. A model from other code is an experiment of its own."""
+        """Equal for runs that differ only in their seed: what resumes have changed, and when, counts as well. A model
+        from other code is an experiment of its own."""
         if not self.settings:
             return self.path
         same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
-        return json.dumps([same, self.dataset_hash], sort_keys=True)
+        return json.dumps([same, self.dataset_hash, self.history], sort_keys=True)
 
     @property
     def hash(self):
@@ -97,6 +99,8 @@ class Checkpoint:
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
         c, given = self.config, {"window": overrides.window, "rope_theta": overrides.rope_theta}
         new = {name: value for name, value in given.items() if value is not None}
+        if overrides.window is not None:
+            new["window_pattern"] = ""  # the window is meant for all layers
         if overrides.rope_scaling:
             new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
         if overrides.rope_factor != "auto":
@@ -115,6 +119,14 @@ class Checkpoint:
             raise ValueError(f"{self.path} was trained with another tokenizer than that of {whose}")
         if given.n_vocab > n_vocab:
             raise ValueError(f"{self.path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
+
+    def check_dataset(self, dataset, named):
+        """ValueError unless the model has the dataset's tokenizer and was trained on its text; a user who `named` the
+        dataset may choose another text."""
+        self.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
+        if not named and dataset.hash != self.dataset_hash:
+            changed = f"dataset {dataset.name!r} is no longer the text that {self.path} was trained on"
+            raise ValueError(f"{changed}; to use it anyway, name it: --dataset={dataset.name}")
 
     def own_tokenizer_spec(self):
         """The spec of the tokenizer that the model was trained with. ValueError if it is unknown."""
@@ -140,6 +152,7 @@ FILE = {  # key in a file -> its field of Checkpoint, its type in the file
     "tokenizer": ("tokenizer_spec", dict),
     "dataset_hash": ("dataset_hash", str),
     "segment": ("segment", int),
+    "history": ("history", list),
 }
 
 
@@ -238,20 +251,32 @@ def checked_weights(weights, config):
             raise ValueError(f"{name} is not finite everywhere")
     weights = {name: w.detach().float() for name, w in weights.items()}
     try:
-        GPT.from_weights(config, weights)
+        model = GPT.from_weights(config, weights)
+        if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+            raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
     except (RuntimeError, OverflowError, TypeError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
     return weights
 
 
+def is_plain(settings):
+    """Whether a value from a file is a dict of settings."""
+    return isinstance(settings, dict) and all(
+        isinstance(key, str) and isinstance(value, str | int | float | None) for key, value in settings.items()
+    )
+
+
 def from_content(content, path):
     """The fields of a Checkpoint in a file of train.py, with `config` still as plain types."""
+    content = {"history": []} | content  # older files have none
     if lacking := [key for key, (_, kind) in FILE.items() if not isinstance(content.get(key), kind)]:
         raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
     settings, form = content["config"], {"dataset": str, "max_iters": int, "wandb_group": str}
-    plain = all(isinstance(key, str) and isinstance(value, str | int | float | None) for key, value in settings.items())
-    if not plain or not matches({"max_iters": 0, "wandb_group": ""} | settings, form):
+    if not is_plain(settings) or not matches({"max_iters": 0, "wandb_group": ""} | settings, form):
         raise ValueError(f"{path} is damaged: its settings are not those of a run")
+    history = content["history"]
+    if not all(isinstance(e, list) and [type(v) for v in e] == [int, dict] and is_plain(e[1]) for e in history):
+        raise ValueError(f"{path} is damaged: invalid history of its settings")
     if not (content["best_val_loss"] > -1e9 and content["step"] >= 0 and content["segment"] >= 0):  # false for NaN
         raise ValueError(f"{path} is damaged: invalid step or best loss")
     spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}

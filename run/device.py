@@ -17,7 +17,8 @@ def pick_device(name):
     try:
         device = torch.device(available[0] if name == "auto" else name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
+        present[device.type]
+    except (RuntimeError, AssertionError, KeyError):
         raise ValueError(f"device={name!r} is not available; choose one of: auto, {', '.join(available)}") from None
     return device
 

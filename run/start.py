@@ -17,12 +17,13 @@ class Start(NamedTuple):
     step: int = 0
     best_val_loss: float = math.inf
     segment: int = 0  # how many times the run was resumed
+    history: list = []  # [step, {setting: new value}] for each resume that changed settings
     notes: tuple = ()  # lines for the log
 
 
 def start(cfg, model, optimizer, dataset):
     """Loads what the run starts from into the model and the optimizer. ValueError if it does not fit."""
-    checkpoint = open_folder(cfg, dataset)
+    checkpoint, changed = open_folder(cfg, dataset)
     if checkpoint is None:
         return Start(notes=initialise_from(cfg.init_from, model, dataset)) if cfg.init_from else Start()
     model.load_state_dict(checkpoint.weights)
@@ -31,17 +32,20 @@ def start(cfg, model, optimizer, dataset):
             optimizer.load_state_dict(checkpoint.optimizer)
         except ValueError as error:
             raise ValueError(f"{checkpoint.path} cannot be resumed: {error}") from None
-    notes = (f"resumed after step {checkpoint.step}",)
-    return Start(checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, notes)
+    history = checkpoint.history + ([[checkpoint.step, changed]] if changed else [])
+    now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
+    notes = (f"resumed after step {checkpoint.step}{now}",)
+    return Start(checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, history, notes)
 
 
 def open_folder(cfg, dataset):
-    """The Checkpoint to resume, or None for a new run. ValueError if out_dir holds another run."""
+    """The Checkpoint to resume, or None for a new run, and the settings that the resume changes, {name: new value}.
+    ValueError if out_dir holds another run."""
     folder = Path(cfg.out_dir)
     if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
-        return None
+        return None, {}
     checkpoint = checkpoints.load(folder, "latest")
     old, new = checkpoint.settings, dataclasses.asdict(cfg)
     if missing := sorted(new.keys() - old.keys()):
@@ -57,7 +61,7 @@ def open_folder(cfg, dataset):
         ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
         raise ValueError(f"{folder} holds another run ({what}): choose another --out_dir, or {ways}")
     checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-    return checkpoint
+    return checkpoint, {k: new[k] for k in changed}
 
 
 def initialise_from(path, model, dataset):
@@ -91,7 +95,7 @@ def initialise_from(path, model, dataset):
 def inherited(cls, values):
     """The settings (fields of cls) that a call takes from an earlier run unless its own `values` set them. --resume and
     --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope scheme
-    was trained at before it is scaled."""
+    was trained at, if the new run scales it."""
     if values.get("resume") or values.get("eval_only"):
         checkpoint = checkpoints.load(values["out_dir"], "latest")
         saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
@@ -104,6 +108,8 @@ def inherited(cls, values):
     reads = find_scheme(args["pos_scheme"]).reads
     if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
         return {k: v for k, v in args.items() if k not in (*reads, "pos_options")}
-    if "rope_block_size" in reads:
+    if values.get("rope_scaling", args["rope_scaling"]) == "none":
+        args["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
+    elif "rope_block_size" in reads:
         args["rope_block_size"] = args["rope_block_size"] or args["block_size"]
     return args

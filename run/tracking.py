@@ -78,13 +78,22 @@ class RunLog:
             except OSError:  # the terminal, or the reader of our output, is gone
                 silence_stdout()
 
-    def close(self):
-        """Draws loss.png, and waits for wandb."""
-        if self.folder:
-            try:
-                draw_losses(self.folder)
-            except Exception as error:  # a full disk, or no matplotlib
-                self.say([f"cannot draw {self.folder}/loss.png: {' '.join(str(error).split())[:200]}"])
+    def close(self, step, pace, best_val_loss, unsaved):
+        """Draws loss.png, says where everything is, and waits for wandb."""
+        folder, took = self.folder, format_seconds(pace.seconds())
+        try:
+            draw_losses(folder)
+        except Exception as error:  # a full disk, or no matplotlib
+            self.say([f"cannot draw {folder}/loss.png: {' '.join(str(error).split())[:200]}"])
+        lines = [f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}"]
+        if step == pace.last:
+            lines = [
+                f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
+                f"curve     {folder}/loss.png",
+                f"sample    python sample.py --out_dir={folder}",
+                f"evaluate  python eval_length.py {folder}",
+            ]
+        self.say([] if unsaved else lines)
         if self.process:
             finish_wandb(self.process)
 

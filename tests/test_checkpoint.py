@@ -33,7 +33,7 @@ def changed(run, folder, change):
 def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
     content = torch.load(trained("learnable") / "best.pt", weights_only=True)
     keys = {"model", "optimizer", "model_args", "config", "experiment", "step", "best_val_loss", "tokenizer"}
-    assert keys | {"dataset_hash", "segment"} == content.keys()
+    assert keys | {"dataset_hash", "segment", "history"} == content.keys()
     assert {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight",
             "transformer.ln_f.weight", "lm_head.weight", "pos.wpe.weight"} <= content["model"].keys()  # fmt: skip
     json.dumps({k: v for k, v in content.items() if k not in ("model", "optimizer")})
@@ -62,6 +62,7 @@ def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
     for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
         assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
     assert replace(one, dataset_hash="other text").experiment != one.experiment
+    assert replace(one, history=[[2, {"learning_rate": 0.01}]]).experiment != one.experiment
     assert set(CALL_FIELDS) < {f.name for f in fields(train.TrainConfig)}
 
 
@@ -117,6 +118,8 @@ def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refu
         (lambda c: c["model"].update({HEAD: c["model"][HEAD].to("meta")}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: torch.ones(25, 16).to(torch.float8_e5m2)}), "is a tensor of torch.float8"),
         (lambda c: c["model"].update({HEAD: [1]}), f"{HEAD} is list, not an ordinary tensor of floats"),
+        (lambda c: c["model"].update({HEAD: c["model"][HEAD] + 1}), "its output layer (lm_head) is not tied"),
+        (lambda c: c.update(history=[[1, {"learning_rate": [2]}]]), "invalid history of its settings"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
         (lambda c: c["model"].update({5: torch.ones(2)}), "5 is not the name of a weight"),
         (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),

@@ -46,6 +46,7 @@ MISTAKES = [
     (train.main, "--eval_only", "there is no checkpoint {out}"),
     (train.main, "--resume --overwrite --out_dir={rope}", "--resume and --overwrite exclude each other"),
     # other settings
+    (train.main, "--n_embd=9007199254740992", "n_embd=9007199254740992 is too large"),
     (train.main, "--optimizer=sgd", "optimizer='sgd' is not one of: muon, adamw"),
     (train.main, "--decay=none", "decay='none' is not one of: linear, cosine"),
     (train.main, "--compile_mode=fast", "compile_mode='fast' is not one of: default, reduce-overhead, max-autotune"),
@@ -68,6 +69,9 @@ MISTAKES = [
     (sample.main, "--start=é", "the tokenizer lacks 'é'"),
     (sample.main, "--num_samples=0", "num_samples=0 must be at least 1"),
     (sample.main, "--top_p=0", "top_p=0.0 must lie in"),
+    (sample.main, "--top_p=1e-300", "top_p=1e-300 must lie in"),
+    (sample.main, "--temperature=1e-40", "temperature=1e-40 must be 0 (the likeliest token) or at least 0.001"),
+    (sample.main, "--device=meta", "device='meta' is not available"),
     (sample.main, "--temperature=-1", "temperature=-1.0 must be at least 0"),
     (sample.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
     (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json': there is no such file"),

@@ -266,6 +266,9 @@ def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped
     assert read_metrics(tmp_path) == [{"step": 2, "loss": 2}]
 
 
-def test_closed_output_gives_no_traceback():
-    done = subprocess.run(f"{sys.executable} train.py --help >&-", shell=True, cwd=ROOT, capture_output=True, text=True)
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_does_not_end_training(closed, tiny, tmp_path):
+    command = " ".join([*TRAIN, *tiny, f"--out_dir={tmp_path}/r", closed])
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert checkpoints.load(tmp_path / "r").step == 6

@@ -182,6 +182,28 @@ def test_eval_only_prints_the_mean_over_the_whole_validation_text(trained, capsy
     assert f":\n{loss:.4f} nats per token, {loss / math.log(2):.4f} bits per byte" in capsys.readouterr().out
 
 
+def test_eval_only_needs_the_run_s_own_text_and_settings(trained, tmp_path, refused):
+    run = shutil.copytree(trained("rope"), tmp_path / "r")
+    for flag in ("--window=2", "--pos_scheme=t5", "--n_layer=7"):
+        line = refused(main, "--eval_only", f"--out_dir={run}", flag)
+        assert f"--eval_only evaluates the model as it was trained: remove {flag.split('=')[0]}" in line
+    content = torch.load(run / "best.pt") | {"dataset_hash": "that of another text"}
+    torch.save(content, run / "best.pt")
+    assert "is no longer the text that" in refused(main, "--eval_only", f"--out_dir={run}")
+
+
+def test_a_resume_with_other_settings_is_another_experiment(run_tiny, tmp_path):
+    run_tiny("plain")
+    for name, seed in (("a", 1), ("b", 2)):
+        run_tiny(name, "--max_iters=3", "--learning_rate=1e-4", f"--seed={seed}")
+        main(["--resume", f"--out_dir={tmp_path}/{name}", "--learning_rate=0.004", "--max_iters=6"])
+    a, b, plain = (load(tmp_path / name) for name in ("a", "b", "plain"))
+    assert a.history == [[3, {"max_iters": 6, "learning_rate": 0.004}]]
+    assert a.experiment == b.experiment != plain.experiment
+    main(["--resume", f"--out_dir={tmp_path}/a", "--max_iters=8"])
+    assert load(tmp_path / "a").history == a.history + [[6, {"max_iters": 8}]]
+
+
 def test_under_torchrun_a_mistake_is_printed_once(tiny, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
     done = subprocess.run([*command, *tiny, "--learning_rat=1"], cwd=ROOT, capture_output=True, text=True)
@@ -284,6 +306,8 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert torch.equal(new["pos.wpe.weight"][:16], old["pos.wpe.weight"])
         assert "pos.wpe.weight keeps its first 16 rows, 16 start untrained" in capsys.readouterr().out
     if scheme == "rope":
+        main([f"--init_from={trained('rope')}", "--block_size=32", f"--out_dir={tmp_path}/unscaled", *ONCE])
+        assert load(tmp_path / "unscaled").config.rope_block_size == 0  # it is trained at 32 without scaling
         assert (c.rope_block_size, c.rope_factor, c.rope_scaling) == (16, 2.0, "yarn")  # remembers the first length
         assert load(tmp_path / "r").experiment != load(trained("rope")).experiment
     if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
