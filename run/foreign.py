@@ -8,6 +8,22 @@ import torch
 HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # names on the hub; any other GPT-2 there: hf:OWNER/NAME
 
 
+def import_transformers():
+    """Hugging Face's optional package, set to report errors only."""
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError("Hugging Face's format needs one more package: pip install transformers") from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return transformers
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Import
+
+
 def from_nanogpt(content):
     """The fields of a Checkpoint from the content of nanoGPT's ckpt.pt, or None if it is something else."""
     kinds = {"model": dict, "model_args": dict, "iter_num": int}
@@ -24,99 +40,14 @@ def fields_of(weights, args, step):
     weights = {
         k.removeprefix("_orig_mod.").replace("transformer.wpe.", "pos.wpe."): v
         for k, v in weights.items()
-        if not k.endswith(".attn.bias")
+        if not k.endswith((".attn.bias", ".attn.masked_bias"))
     }
     return {"weights": weights, "config": args | {"pos_scheme": "learnable"}, "step": step}
 
 
-# Parts of our weights' names. Each architecture below lists its own name for every part.
-OURS = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. pos.".split()
-
-
-class GPT2:
-    """One of Hugging Face's architectures. `settings` turns a GPTConfig c into its config, with ValueError for what the
-    architecture cannot compute. `weight` turns our weight `name` into its form."""
-
-    names = "transformer. wte. .h. ln_1. ln_2. attn.c_attn. attn.c_proj. mlp.c_fc. mlp.c_proj. ln_f. transformer."
-
-    def settings(self, transformers, c, shared):
-        return transformers.GPT2Config(
-            n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
-            embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function="gelu_new" if c.gelu_tanh else "gelu",
-            **shared,
-        )  # fmt: skip
-
-    def weight(self, name, w, n_head):
-        """The blocks' matrices are (in, out) there, so transposing converts in either direction."""
-        return w.T.contiguous() if ".h." in name and w.dim() == 2 else w
-
-
-class GPTNeoX:
-    names = (
-        "gpt_neox. embed_in. .layers. input_layernorm. post_attention_layernorm. attention.query_key_value. "
-        "attention.dense. mlp.dense_h_to_4h. mlp.dense_4h_to_h. final_layer_norm."
-    )
-
-    def settings(self, transformers, c, shared):
-        D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
-        rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
-        if c.rope_scaling == "ntk":  # changes only the base
-            rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
-        elif c.rope_scaling != "none":
-            rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
-        if c.rope_scaling == "yarn":
-            rope["original_max_position_embeddings"] = length
-        return transformers.GPTNeoXConfig(
-            max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
-            intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
-            rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
-            hidden_act="gelu_new" if c.gelu_tanh else "gelu", **shared,
-        )  # fmt: skip
-
-    def weight(self, name, w, n_head):
-        """q, k and v of one head are adjacent there, and channel j is rotated with j + D/2, not 2j with 2j + 1."""
-        if "c_attn" not in name:
-            return w
-        qkv = w.unflatten(0, (3, n_head, -1))  # (3, H, D, …)
-        paired = torch.cat((qkv[:2, :, 0::2], qkv[:2, :, 1::2]), dim=2)
-        return torch.cat((paired, qkv[2:])).transpose(0, 1).flatten(0, 2)
-
-
-class MPT:
-    names = "transformer. wte. .blocks. norm_1. norm_2. attn.Wqkv. attn.out_proj. ffn.up_proj. ffn.down_proj. norm_f."
-
-    def settings(self, transformers, c, shared):
-        if c.bias or c.gelu_tanh:
-            given = f"bias={c.bias}, gelu_tanh={c.gelu_tanh}"
-            raise ValueError(f"cannot export {given} to MPT, which has no biases and the exact GELU")
-        longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
-        return transformers.MptConfig(
-            max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, use_cache=True, **shared
-        )
-
-    def weight(self, name, w, n_head):
-        return w
-
-
-ARCHITECTURES = {"learnable": GPT2(), "rope": GPTNeoX(), "alibi": MPT()}  # by pos_scheme
-
-
-def import_transformers():
-    """Hugging Face's optional package, set to report errors only."""
-    try:
-        import transformers
-    except ImportError:
-        raise ValueError("Hugging Face's format needs one more package: pip install transformers") from None
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    return transformers
-
-
 def from_hugging_face(name):
     """The fields of a Checkpoint from a GPT-2 in a folder in Hugging Face's format or on the hub."""
-    model, loading = load_gpt2(name)
-    c = model.config
+    c, weights = load_gpt2(name)
     computed = {  # settings that change the result -> the values that model.py computes
         "activation_function": ("gelu", "gelu_new", "gelu_pytorch_tanh"), "n_inner": (None, 4 * c.n_embd),
         "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
@@ -126,29 +57,123 @@ def from_hugging_face(name):
         if getattr(c, key) not in values:
             allowed = " or ".join(map(repr, values))
             raise ValueError(f"{name} has {key}={getattr(c, key)!r}, but model.py computes only {allowed}")
-    if lacking := sorted(loading["missing_keys"]):
-        raise ValueError(f"{name} is incomplete: {len(lacking)} weights are missing, such as {lacking[0]}")
     args = dict(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd)
-    weights = {name: GPT2().weight(name, w, c.n_head) for name, w in model.state_dict().items()}
     return fields_of(weights, args | {"gelu_tanh": c.activation_function != "gelu"}, step=0)
 
 
 def load_gpt2(name):
-    """The model in transformers, and the report on its loading. ValueError, in one line, if it cannot be loaded."""
+    """The GPT2Config of a folder or of a model on the hub, and its weights with nanoGPT's names. ValueError, in one line,
+    if it cannot be loaded. Builds no model: its size is only a claim of the folder."""
     transformers, source = import_transformers(), name.removeprefix("hf:")
-    if not Path(source).is_dir():  # show the progress of a download
-        transformers.utils.logging.enable_progress_bar()
+    is_local = Path(source).is_dir()
     try:
-        architecture = transformers.GPT2Config.get_config_dict(source)[0].get("model_type")
+        settings = transformers.GPT2Config.get_config_dict(source)[0]
+        architecture = settings.get("model_type")
         if architecture == "gpt2":
-            return transformers.GPT2LMHeadModel.from_pretrained(
-                source, dtype=torch.float32, weights_only=True, output_loading_info=True
-            )
+            folder = Path(source) if is_local else download(source)
+            return transformers.GPT2Config.from_dict(settings), read_weights(folder)
     except Exception as error:  # anything can come from the hub, the network or a damaged file
-        advice = "" if Path(source).is_dir() else ": connect to the network, or name a folder with the model"
+        advice = "" if is_local else ": connect to the network, or name a folder with the model"
         why = " ".join(str(error).split()).split(". ")[0][:200]
         raise ValueError(f"{name} could not be loaded ({why}){advice}") from None
     raise ValueError(f"{name} has the architecture {architecture!r}: only Hugging Face's 'gpt2' can be loaded")
+
+
+def download(name):
+    """The folder of the hub's cache with the weights of a model, downloaded once. Shows the progress."""
+    import huggingface_hub
+
+    huggingface_hub.utils.enable_progress_bars()
+    folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=["model*.safetensors"]))
+    if not list(folder.glob("model*.safetensors")):
+        huggingface_hub.snapshot_download(name, allow_patterns=["pytorch_model*.bin"])
+    return folder
+
+
+def read_weights(folder):
+    """The weights of a GPT-2 in a folder in Hugging Face's format: one file or several, safetensors or older."""
+    from huggingface_hub import load_state_dict_from_file
+
+    formats = "model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin"
+    files = next((found for pattern in formats if (found := sorted(folder.glob(pattern)))), None)
+    if files is None:
+        raise ValueError("there is no model.safetensors")
+    weights = {}
+    for file in files:
+        for name, w in load_state_dict_from_file(file, weights_only=True).items():
+            name = name.removeprefix("transformer.")  # the hub's gpt2 has names without it
+            if name.startswith(("wte.", "wpe.", "h.", "ln_f.")):  # no classifiers
+                weights[f"transformer.{name}"] = transposed(name, w)
+            elif name == "lm_head.weight":
+                weights[name] = w
+    return {"lm_head.weight": weights["transformer.wte.weight"]} | weights
+
+
+def transposed(name, w):
+    """Hugging Face's GPT-2 has the blocks' matrices as (in, out), so transposing converts in either direction."""
+    return w.T.contiguous() if name.startswith(("h.", "transformer.h.")) and w.dim() == 2 else w
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Export
+
+NAMES = (  # a part of our weights' names, and the same part in GPT-2, GPT-NeoX and MPT
+    ("transformer.", "transformer.", "gpt_neox.", "transformer."),
+    ("wte.", "wte.", "embed_in.", "wte."),
+    (".h.", ".h.", ".layers.", ".blocks."),
+    ("ln_1.", "ln_1.", "input_layernorm.", "norm_1."),
+    ("ln_2.", "ln_2.", "post_attention_layernorm.", "norm_2."),
+    ("attn.c_attn.", "attn.c_attn.", "attention.query_key_value.", "attn.Wqkv."),
+    ("attn.c_proj.", "attn.c_proj.", "attention.dense.", "attn.out_proj."),
+    ("mlp.c_fc.", "mlp.c_fc.", "mlp.dense_h_to_4h.", "ffn.up_proj."),
+    ("mlp.c_proj.", "mlp.c_proj.", "mlp.dense_4h_to_h.", "ffn.down_proj."),
+    ("ln_f.", "ln_f.", "final_layer_norm.", "norm_f."),
+    ("pos.", "transformer.", "", ""),
+)
+
+
+def gpt2_config(transformers, c, shared):
+    return transformers.GPT2Config(
+        n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
+        embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function="gelu_new" if c.gelu_tanh else "gelu",
+        **shared,
+    )  # fmt: skip
+
+
+def gpt_neox_config(transformers, c, shared):
+    D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
+    rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
+    if c.rope_scaling == "ntk":  # changes only the base
+        rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
+    elif c.rope_scaling != "none":
+        rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
+    if c.rope_scaling == "yarn":
+        rope["original_max_position_embeddings"] = length
+    return transformers.GPTNeoXConfig(
+        max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
+        intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
+        rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
+        hidden_act="gelu_new" if c.gelu_tanh else "gelu", **shared,
+    )  # fmt: skip
+
+
+def mpt_config(transformers, c, shared):
+    if c.bias or c.gelu_tanh:
+        given = f"bias={c.bias}, gelu_tanh={c.gelu_tanh}"
+        raise ValueError(f"cannot export {given} to MPT, which has no biases and the exact GELU")
+    longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
+    return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
+
+
+CONFIGS = {"learnable": gpt2_config, "rope": gpt_neox_config, "alibi": mpt_config}  # in the order of NAMES
+
+
+def paired(w, n_head):
+    """c_attn as in GPT-NeoX: q, k and v of one head are adjacent there, and channel j is rotated with j + D/2, not 2j
+    with 2j + 1."""
+    qkv = w.unflatten(0, (3, n_head, -1))  # (3, H, D, …)
+    turning = torch.cat((qkv[:2, :, 0::2], qkv[:2, :, 1::2]), dim=2)
+    return torch.cat((turning, qkv[2:])).transpose(0, 1).flatten(0, 2)
 
 
 @torch.no_grad()
@@ -156,22 +181,26 @@ def to_hugging_face(model, eot):
     """The model as one of transformers' models. eot: the id between documents, or None. ValueError if no architecture
     there computes the same."""
     c = model.config
-    if c.pos_scheme not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    if c.pos_scheme not in CONFIGS:
+        known = ", ".join(CONFIGS)
         raise ValueError(f"cannot export pos_scheme={c.pos_scheme}: Hugging Face has architectures only for {known}")
     if c.window or "0" in c.pos_pattern or c.qk_norm:
         raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
-    transformers, architecture = import_transformers(), ARCHITECTURES[c.pos_scheme]
+    transformers = import_transformers()
     shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
-    exported = transformers.AutoModelForCausalLM.from_config(architecture.settings(transformers, c, shared))
+    config = CONFIGS[c.pos_scheme](transformers, c, shared)
+    exported = transformers.AutoModelForCausalLM.from_config(config)
     for p in exported.parameters():  # they may have biases that our model lacks
         p.zero_()
     state = {}
     for name, w in model.state_dict().items():
-        renamed = name
-        for old, new in zip(OURS, architecture.names.split(), strict=False):
-            renamed = renamed.replace(old, new)
-        state[renamed] = architecture.weight(name, w, c.n_head)
+        if c.pos_scheme == "learnable":
+            w = transposed(name, w)
+        if c.pos_scheme == "rope" and "c_attn" in name:
+            w = paired(w, c.n_head)
+        for ours, *others in NAMES:
+            name = name.replace(ours, others[list(CONFIGS).index(c.pos_scheme)])
+        state[name] = w
     report = exported.load_state_dict(state, strict=False)
     assert not report.unexpected_keys and all(k.endswith("bias") for k in report.missing_keys), report
     return exported
