@@ -36,28 +36,21 @@ def from_characters(tokenizer):
     fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     fast.decoder = decoders.Fuse()
-    return fast, None
+    return fast
 
 
 def from_tiktoken(tokenizer):
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    encoding, converter = tokenizer.encoding, TikTokenConverter(pattern=GPT2_PATTERN)
+    encoding = tokenizer.encoding
+    converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
     ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
     converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
-    return converter.converted(), END_OF_TEXT
+    return converter.converted()
 
 
-def from_hugging_face(tokenizer):
-    """The tokenizer.json that it was made from."""
-    from tokenizers import Tokenizer
-
-    fast = Tokenizer.from_str(tokenizer.spec["json"])
-    return fast, None if tokenizer.eot is None else fast.id_to_token(tokenizer.eot)
-
-
-# kind of tokenizer -> the function that gives the same one of the package `tokenizers`, and its end-of-text token
-TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": from_hugging_face}
+# kind of tokenizer -> the function that gives the same one of the package `tokenizers`
+TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": lambda own: own.inner}
 
 
 @torch.no_grad()
@@ -76,19 +69,17 @@ def main(argv):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
     model, spec = checkpoint.model(torch.device("cpu")), checkpoint.tokenizer_spec
     tokenizer = tokenizer_from(spec) if spec else None
-    if tokenizer:
-        checkpoint.check_tokenizer(tokenizer, "its tokenizer")
-    exported = to_hugging_face(model, tokenizer.eot if tokenizer else None)
+    eot = tokenizer.eot if tokenizer else None
+    exported = to_hugging_face(model, eot)
     transformers = import_transformers()
 
     with files.Lock(target.parent, f".{target.name}.lock"), files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
-            fast, eos = TOKENIZERS[spec["kind"]](tokenizer)
-            fast = transformers.PreTrainedTokenizerFast(
-                tokenizer_object=fast, eos_token=eos, clean_up_tokenization_spaces=False
-            )
-            fast.save_pretrained(folder)
+            fast = TOKENIZERS[spec["kind"]](tokenizer)
+            eos = None if eot is None else fast.id_to_token(eot)
+            options = dict(eos_token=eos, clean_up_tokenization_spaces=False)
+            transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **options).save_pretrained(folder)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         n = model.config.block_size
         for length in (n, 4 * n) if model.config.max_positions is None else (n,):
