@@ -8,14 +8,15 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 import config
 import data
 from evaluation.attention import attention_scores
-from evaluation.pictures import figure_of, heat, lines, mark_training_length, scheme_styles
-from model import GPTConfig, find_scheme, scheme_names
+from evaluation.pictures import figure_of, line_style, mark_training_length, scheme_styles
+from model import GPT, GPTConfig, scheme_names
 from run import checkpoint as checkpoints
 from run.script import script
 
@@ -29,84 +30,87 @@ class PicturesConfig:
     results_dir: str = "results"  # the pictures go to its folder schemes
 
 
-def scheme_of(name):
-    return find_scheme(name)(replace(SHAPE, pos_scheme=name))
+def heat(axes, values, title, xlabel, ylabel, label):
+    image = axes.imshow(values, aspect="auto", cmap="cividis", interpolation="nearest")  # its brightness rises evenly
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.figure.colorbar(image, ax=axes, label=label)
+
+
+def curves(axes, named, title="", xlabel="distance", ylabel="bias (nats)", logarithmic=False):
+    """Draws {label: y at 0, 1, …}. A logarithmic axis starts at 1. A line labelled with a scheme has its style."""
+    of_schemes = set(named) <= set(scheme_names())
+    styles = scheme_styles(named) if of_schemes else map(line_style, range(len(named)))
+    for i, ((label, y), style) in enumerate(zip(named.items(), styles, strict=True)):
+        axes.plot(np.arange(len(y)) + logarithmic, y, label=label, markevery=(0.01 * i, 0.12), **style)
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, framealpha=0.9)
 
 
 def sinusoidal_table(n):
-    scheme = scheme_of("sinusoidal")
+    scheme = GPT(replace(SHAPE, pos_scheme="sinusoidal")).pos
     return scheme.embed(torch.zeros(1, n, SHAPE.n_embd), torch.arange(n))[0] / scheme.amplitude
 
 
 def draw_sinusoidal():
     figure, (first, whole) = figure_of(2, title="Sinusoidal table: sines and cosines, from fast to slow")
-    corner = sinusoidal_table(50)[:, :64]
-    heat(figure, first, corner, "the first 50 positions, channels 0 to 63", "channel", "position", "value")
-    heat(figure, whole, sinusoidal_table(1024), "all channels, 1,024 positions", "channel", "position", "value")
+    table, labels = sinusoidal_table(1024), ("channel", "position", "value")
+    heat(first, table[:50, :64], "the first 50 positions, channels 0 to 63", *labels)
+    heat(whole, table, "all channels, 1,024 positions", *labels)
     return figure
 
 
 def draw_learnable(model):
     learned = model.pos.wpe.weight
-    n = len(learned)
-    figure, (*maps, curves) = figure_of(3, title="Cosine similarity of position vectors")
-    tables, middle = {"sinusoidal": sinusoidal_table(n), "learnable (trained)": learned}, {}
-    for ax, (name, table) in zip(maps, tables.items(), strict=True):
-        similar = F.normalize(table, dim=-1) @ F.normalize(table, dim=-1).T
-        heat(figure, ax, similar, name, "position", "position", "cosine similarity")
-        middle[name] = similar[n // 2]
-    styles = scheme_styles(["sinusoidal", "learnable"])
-    lines(curves, middle, f"position {n // 2} with every other", "position", "cosine similarity", styles=styles)
+    figure, panels = figure_of(2, title="Cosine similarity of position vectors")
+    tables = ("sinusoidal", sinusoidal_table(len(learned))), ("learnable", learned)
+    for axes, (name, table) in zip(panels, tables, strict=True):
+        directions = F.normalize(table, dim=-1)
+        heat(axes, directions @ directions.T, name, "position", "position", "cosine similarity")
     return figure
 
 
 def draw_rope():
-    scheme, D, n = scheme_of("rope"), SHAPE.n_embd // SHAPE.n_head, 512
-    turns = scheme.prepare(torch.arange(n), torch.arange(n))
+    D = SHAPE.n_embd // SHAPE.n_head
+    turns = GPT(replace(SHAPE, pos_scheme="rope")).pos.prepare(torch.arange(512), None)  # (512, D/2)
     figure, (angles, products) = figure_of(2, title=f"RoPE, head size {D}, theta 10,000")
     named = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, D // 2 - 1)}
-    lines(angles, named, "cosine of the angle: low pairs turn fast", "position", "cos(position · θ)")
+    curves(angles, named, "cosine of the angle: low pairs turn fast", "position", "cos(position · θ)")
 
-    def scores(q, k):  # of q at the last position with k at distance 0, 1, …: (B, n)
-        q, k = scheme.rotate(q.expand(-1, -1, n, -1), k.expand(-1, -1, n, -1), turns)
-        return ((q[:, :, -1:] * k).sum(-1)[:, 0] / math.sqrt(D)).flip(-1)
-
-    ones = torch.ones(1, 1, 1, D)
-    random = scores(*torch.randn(2, 2000, 1, 1, D, generator=torch.Generator().manual_seed(0)))
-    named = {"q = k, all ones": scores(ones, ones)[0]}
+    q, k = torch.view_as_complex(torch.randn(2, 2000, D // 2, 2, generator=torch.Generator().manual_seed(0)))
+    random = (q * k.conj() @ turns.T).real / math.sqrt(D)  # of each pair of q and k, by distance
+    alike = 2 * turns.real.sum(1) / math.sqrt(D)  # in each pair of channels, |q|·|k| = 2
+    named = {"q = k, all ones": alike}
     named |= {"q and k random: mean of 2,000": random.mean(0), "q and k random: one of them": random[0]}
-    lines(products, named, "decay depends on what q and k are", "distance", "q·k / sqrt(D)")
+    curves(products, named, "decay depends on what q and k are", ylabel="q·k / sqrt(D)")
     return figure
 
 
-def draw_biases(layers, trained, title, ylabel="bias (nats)", xlabel="distance", **options):
+def draw_biases(layers, trained, title, **labels):
     """What is added to each head's score, by distance: one panel for each (heads, distances) in layers."""
-    figure, panels = figure_of(len(layers), width=7 if len(layers) == 1 else 3.6, title=title, sharey=True)
-    for i, (heads, axes) in enumerate(zip(layers, panels, strict=True)):
-        named = {f"head {h + 1}": bias for h, bias in enumerate(heads)}
-        lines(axes, named, f"layer {i + 1}" * (len(layers) > 1), xlabel, ylabel * (i == 0), **options)
+    figure, panels = figure_of(len(layers), title=title, sharey=True)
+    for axes, heads in zip(panels, layers, strict=True):
+        curves(axes, {f"head {h}": bias for h, bias in enumerate(heads, 1)}, **labels)
         mark_training_length(axes, trained)
+        axes.label_outer()  # the vertical axis is labelled on the left only
     return figure
-
-
-def draw_alibi():
-    slopes, T = torch.tensor(scheme_of("alibi").slopes), SHAPE.block_size
-    return draw_biases([-slopes[:, None] * torch.arange(2 * T)], T, "ALiBi's fixed bias: −m·distance")
 
 
 def draw_t5(model):
     T = model.config.block_size
     bias = model.pos.prepare(torch.arange(4 * T), torch.arange(4 * T)).T  # (H, distances)
-    title = "T5's learned bias: one step per bucket"
-    return draw_biases([bias], T, title, xlabel="distance + 1 (tokens)", logarithmic=True)
+    labels = dict(xlabel="distance + 1 (tokens)", logarithmic=True)
+    return draw_biases([bias], T, "T5's learned bias: one step per bucket", **labels)
 
 
 def draw_transformer_xl(model):
     scheme, T, D = model.pos, model.config.block_size, model.config.n_embd // model.config.n_head
     r = scheme.prepare(torch.arange(2 * T), torch.arange(2 * T)).flip(-1)  # from distance 0 on
     term = torch.einsum("hd,lhds->lhs", scheme.v, r) / math.sqrt(D)
-    title = "Transformer-XL: the position term v·r / sqrt(D), whatever the tokens are"
-    return draw_biases(term, T, title, "score (nats)")
+    title = "Transformer-XL: the position term v·r / sqrt(D) of each layer, whatever the tokens are"
+    return draw_biases(term, T, title, ylabel="score (nats)")
 
 
 def mean_score_by_distance(model, tokens):
@@ -125,58 +129,57 @@ def mean_score_by_distance(model, tokens):
     return torch.stack([total.diagonal(trained // 2 - d).mean() for d in range(n)])
 
 
-def draw_scores(models, splits):
-    """Score against distance for every scheme that has both a model and a text; both dicts have schemes as keys."""
-    named, longest = {}, max(models[name].config.block_size for name in splits)
-    for name, split in splits.items():
-        model, T = models[name], models[name].config.block_size
-        n = min(T if model.config.max_positions else 4 * T, len(split.tokens))
-        starts = (len(split.tokens) - n) // WINDOWS * torch.arange(WINDOWS).numpy()  # spread over the text
-        named[name + " (ends)" * (n == T)] = mean_score_by_distance(model, split.windows(starts, n - 1))
-    figure, (axes,) = figure_of(1, width=8, height=5)
-    lines(axes, named, "Score against distance: mean over text, layers and heads", "distance + 1 (tokens)",
-          "score, relative to the query's mean (nats)", True, scheme_styles(list(splits)))  # fmt: skip
+def draw_scores(runs):
+    """Score against distance for every scheme whose run has a text."""
+    named = {}
+    for scheme, (model, text) in runs.items():
+        T = model.config.block_size
+        n = min(T if model.config.max_positions else 4 * T, len(text.tokens))
+        starts = (len(text.tokens) - n) // WINDOWS * np.arange(WINDOWS)  # spread over the text
+        named[scheme] = mean_score_by_distance(model, text.windows(starts, n - 1))
+    figure, (axes,) = figure_of(1, width=8, height=5, title="Score against distance: mean over text, layers and heads")
+    ylabel = "score, relative to the query's mean (nats)"
+    curves(axes, named, "", "distance + 1 (tokens)", ylabel, logarithmic=True)
     axes.set_ylim(bottom=-15)  # ALiBi's line continues downwards
-    mark_training_length(axes, longest)
+    mark_training_length(axes, *{model.config.block_size for model, _ in runs.values()})
     return figure
 
 
 # Name -> the function that draws it. What is learned is drawn from the model of a run.
-FIXED = {"sinusoidal": draw_sinusoidal, "rope": draw_rope, "alibi": draw_alibi}
+FIXED = {"sinusoidal": draw_sinusoidal, "rope": draw_rope}
 LEARNED = {"learnable": draw_learnable, "t5": draw_t5, "transformer_xl": draw_transformer_xl}
 
 
 def runs_by_scheme(paths):
-    """{scheme: Checkpoint} of the run folders among the paths."""
-    found = {}
+    """{scheme: (model, the validation text that it was trained with)}; an imported model has no text."""
+    runs = {}
     for path in paths:
         try:
-            checkpoint = checkpoints.load(path)
+            run = checkpoints.load(path)
+            dataset = data.load(run.settings["dataset"]) if run.settings else None
+            if dataset and dataset.hash != run.dataset_hash:
+                raise ValueError(f"dataset {dataset.name!r} is no longer the text that it was trained on")
         except ValueError as error:
             print(f"note: {path} is skipped: {error}")
             continue
-        scheme = checkpoint.config.pos_scheme
-        if scheme not in found or Path(path).name == scheme:  # out/none rather than out/drope
-            found[scheme] = checkpoint
-    runs = {name: found[name] for name in scheme_names() if name in found}
-    print("".join(f"{name}: {run.path}\n" for name, run in runs.items()), end="")
-    return runs
+        scheme = run.config.pos_scheme
+        if scheme not in runs or Path(path).name == scheme:  # out/none rather than out/drope
+            runs[scheme] = run.model(torch.device("cpu")), dataset and dataset.val
+    return {scheme: runs[scheme] for scheme in scheme_names() if scheme in runs}
 
 
 @torch.no_grad()
 def main(argv):
     cfg = config.load(PicturesConfig, argv, list_field="runs")
     runs = runs_by_scheme(cfg.runs)
-    models = {name: run.model(torch.device("cpu")) for name, run in runs.items()}
     figures = {name: draw() for name, draw in FIXED.items()}
     for name, draw in LEARNED.items():
-        if name in models:
-            figures[name] = draw(models[name])
+        if name in runs:
+            figures[name] = draw(runs[name][0])
         else:
             print(f"{name}: not drawn, because it needs a {name} run: python train.py config/{name}.py")
-    trained = {name: run for name, run in runs.items() if run.settings}  # an imported model names no text
-    if splits := {name: data.load(run.settings["dataset"]).val for name, run in trained.items()}:
-        figures["scores"] = draw_scores(models, splits)
+    if trained := {scheme: run for scheme, run in runs.items() if run[1]}:
+        figures["scores"] = draw_scores(trained)
 
     folder = Path(cfg.results_dir) / "schemes"
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,16 +7,17 @@ machine whose speed drifts treats them equally. A ratio is the median over round
 in the same round.
 """
 
-import dataclasses
 import math
 import os
 import runpy
-import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences torch's profiler, which measures memory
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -28,7 +29,6 @@ from run.script import script
 from train import TrainConfig
 
 BASE = GPTConfig.pos_scheme  # speeds are relative to this scheme, GPT-2's own
-TURN_SECONDS = 20  # at each length, no round starts after this long per contender
 
 
 @dataclass(frozen=True)
@@ -43,76 +43,62 @@ class BenchConfig(TrainConfig):
         config.at_least(1, self, "rounds")
         if not all(n.isdigit() and int(n) > 0 for n in self.lengths.split(",") if self.lengths):
             raise ValueError(f"lengths={self.lengths!r} must be positive numbers with commas between them: 128,1024")
+        if self.nanogpt and not Path(self.nanogpt, "model.py").is_file():
+            raise ValueError(f"nanogpt={self.nanogpt!r} has no model.py: give the path of a nanoGPT checkout")
 
 
-def nanogpt(cfg, device):
-    """The model and the optimizer of a nanoGPT checkout."""
-    file = Path(cfg.nanogpt) / "model.py"
-    if not file.is_file():
-        raise ValueError(f"nanogpt={cfg.nanogpt!r} has no model.py: give the path of a nanoGPT checkout")
-    names = runpy.run_path(str(file), run_name="nanogpt")
-    settings = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(names["GPTConfig"])}
-    model = names["GPT"](names["GPTConfig"](**settings)).to(device)
-    return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2), device.type)
-
-
-def build(cfg, scheme, device):
-    return GPT(dataclasses.replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme)).to(device)
-
-
-def alternate(actions, rounds, device, warmup=3, most_seconds=math.inf):
-    """{name: seconds of each turn} of {name: function}."""
-    times, start = {name: [] for name in actions}, time.perf_counter()
-    for n in tqdm(range(warmup + rounds), desc="rounds", leave=False, disable=None):
-        for name, action in actions.items():
+def alternate(actions, rounds, device, warmup):
+    """The seconds that each action takes in each round: (rounds, actions)."""
+    seconds = np.empty((warmup + rounds, len(actions)))
+    for row in tqdm(seconds, desc="rounds", leave=False, disable=None):
+        for i, action in enumerate(actions):
             started = time.perf_counter()
             action()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            if n >= warmup:
-                times[name].append(time.perf_counter() - started)
-        if n >= warmup and time.perf_counter() - start > most_seconds * len(actions):
-            break
-    return times
+            row[i] = time.perf_counter() - started
+    return seconds[warmup:]
 
 
-def contenders(cfg, device):
-    """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT if asked for."""
-    pairs = {"nanoGPT": nanogpt(cfg, device)} if cfg.nanogpt else {}
-    other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
-    named = [(scheme, scheme, cfg.optimizer) for scheme in dict.fromkeys([BASE, *scheme_names()])]
-    for name, scheme, optimizer in [*named, (f"{BASE}, {other}", BASE, other)]:
-        model = build(cfg, scheme, device)
-        pairs[name] = model, Optimizer(model, dataclasses.replace(cfg, optimizer=optimizer))
-    return pairs
+def nanogpt(cfg, device):
+    """The model and the optimizer of a nanoGPT checkout."""
+    names = runpy.run_path(str(Path(cfg.nanogpt, "model.py")), run_name="nanogpt")
+    settings = {f.name: getattr(cfg, f.name) for f in fields(names["GPTConfig"])}
+    model = names["GPT"](names["GPTConfig"](**settings)).to(device)
+    return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2), device.type)
 
 
 def steps(cfg, device, dtype):
-    """Prints the speed of a training step of every contender."""
-    pairs = contenders(cfg, device)
-    compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
+    """Prints the speed of a training step of every scheme, of BASE under the other optimizer, and of nanoGPT."""
+    other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
+    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in scheme_names()}
+    configs[f"{BASE}, {other}"] = replace(cfg, pos_scheme=BASE, optimizer=other)
+    models = {name: GPT(own.model_config(own.vocab_size)).to(device) for name, own in configs.items()}
+    optimizers = {name: Optimizer(model, configs[name]) for name, model in models.items()}
+    if cfg.nanogpt:
+        models["nanoGPT"], optimizers["nanoGPT"] = nanogpt(cfg, device)
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
 
-    def step(run, model, optimizer):
+    def step(run, optimizer, parameters):
         with autocast(device, dtype):
             loss = run(x, y)[1]
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        torch.nn.utils.clip_grad_norm_(parameters, cfg.grad_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
         loss.item()  # waits for the device
 
-    runs = {name: torch.compile(m, mode=cfg.compile_mode) if compiled else m for name, (m, _) in pairs.items()}
-    actions = {name: lambda run=runs[name], pair=pair: step(run, *pair) for name, pair in pairs.items()}
-    times = alternate(actions, cfg.rounds, device)
+    compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
+    runs = {name: torch.compile(m, mode=cfg.compile_mode) if compiled else m for name, m in models.items()}
+    actions = [partial(step, runs[name], optimizers[name], [*m.parameters()]) for name, m in models.items()]
+    seconds = alternate(actions, cfg.rounds, device, warmup=3)
+    speeds = np.median(seconds[:, [list(models).index(BASE)]] / seconds, axis=0)
     what = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * compiled
-    tokens = cfg.batch_size * cfg.block_size
     print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {what}")
     print(f"{'':20}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {BASE}':>30}")
-    for name, (model, _) in pairs.items():
-        seconds, size = statistics.median(times[name]), sum(p.numel() for p in model.parameters())
-        speed = statistics.median(base / own for base, own in zip(times[BASE], times[name], strict=True))
-        print(f"{name:20}{size:12,}{1000 * seconds:11.1f}{tokens / seconds:11,.0f}{speed:30.3f}")
+    for name, own, speed in zip(models, np.median(seconds, axis=0), speeds, strict=True):
+        size = sum(p.numel() for p in models[name].parameters())
+        print(f"{name:20}{size:12,}{1000 * own:11.1f}{x.numel() / own:11,.0f}{speed:30.3f}")
 
 
 def attention(model, idx):
@@ -133,45 +119,37 @@ def peak_memory(action, device):
     with torch.profiler.profile(profile_memory=True) as profile:  # records every allocation and release
         action()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    return torch.tensor([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).cumsum(0).max().item()
-
-
-def measure(cfg, n, schemes, device, dtype):
-    """{scheme: (seconds, bytes of attention, bytes of a step)} at length n."""
-    idx = torch.randint(cfg.vocab_size, (1, n), device=device)
-    models = {s: build(dataclasses.replace(cfg, block_size=n), s, device) for s in schemes}
-    with autocast(device, dtype):
-        actions = {s: attention(model, idx) for s, model in models.items()}
-        times = alternate(actions, cfg.rounds, device, warmup=1, most_seconds=TURN_SECONDS)
-        alone = {s: peak_memory(action, device) for s, action in actions.items()}
-        step = {s: peak_memory(lambda m=m: m(idx, idx)[1].backward(), device) for s, m in models.items()}
-    return {s: (statistics.median(times[s]), alone[s], step[s]) for s in schemes}
+    return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).max()
 
 
 def at_lengths(cfg, device, dtype):
-    """Prints attention's time and memory, and a step's memory, against length."""
+    """Prints the time and memory of attention, and the memory of a step, at each length. A scheme ends where it might
+    not fit into memory, as its memory may grow with the square of the length."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
-    lengths = sorted({int(n) for n in cfg.lengths.split(",")})
-    found, fitting = {}, list(scheme_names())  # found: length -> scheme -> what was measured
-    for n, longer in zip(lengths, [*lengths[1:], 0], strict=True):
-        found[n] = measure(cfg, n, fitting, device, dtype)
-        growth = (longer / n) ** 2  # at most: memory may grow with the square of the length
-        fitting = [s for s in fitting if max(found[n][s][1:]) * growth < memory]
     print(f"One window, forward and backward, {device.type}, {str(dtype)[6:]}")
-    titles = ("Attention of one layer, ms", "Attention's peak memory, MB", "A training step's peak memory, MB")
-    for which, (title, unit) in enumerate(zip(titles, (1e3, 1e-6, 1e-6), strict=True)):
-        print(f"{title:35}" + "".join(f"{n:>11,}" for n in lengths))
-        for scheme in scheme_names():
-            row = [f"{unit * found[n][scheme][which]:11,.2f}" if scheme in found[n] else f"{'—':>11}" for n in lengths]
-            print(f"{scheme:35}" + "".join(row))
+    print(f"{'':20}{'length':>8}{'ms of attention':>18}{'MB of attention':>18}{'MB of a step':>15}")
+    lengths, schemes = sorted({int(n) for n in cfg.lengths.split(",")}), scheme_names()
+    for n, longer in pairwise([*lengths, 0]):
+        idx = torch.randint(cfg.vocab_size, (1, n), device=device)
+        configs = [replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=n) for scheme in schemes]
+        models = [GPT(own).to(device) for own in configs]
+        with autocast(device, dtype):
+            actions = [attention(model, idx) for model in models]
+            seconds = np.median(alternate(actions, cfg.rounds, device, warmup=1), axis=0)
+            alone = [peak_memory(action, device) for action in actions]
+            step = [peak_memory(lambda m=m, idx=idx: m(idx, idx)[1].backward(), device) for m in models]
+        for scheme, s, part, whole in zip(schemes, seconds, alone, step, strict=True):
+            print(f"{scheme:20}{n:8,}{1000 * s:18,.2f}{part / 1e6:18,.2f}{whole / 1e6:15,.2f}")
+        schemes = [scheme for scheme, peak in zip(schemes, step, strict=True) if peak * (longer / n) ** 2 < memory]
 
 
 def main(argv):
     cfg = config.load(BenchConfig, argv)
-    device, question = pick_device(cfg.device), at_lengths if cfg.lengths else steps
+    device = pick_device(cfg.device)
     torch.backends.cuda.matmul.allow_tf32 = True
+    question = at_lengths if cfg.lengths else steps
     question(cfg, device, pick_dtype(cfg.dtype, device))
     return 0
 
