@@ -31,7 +31,8 @@ class PicturesConfig:
 
 
 def heat(axes, values, title, xlabel, ylabel, label):
-    image = axes.imshow(values, aspect="auto", cmap="cividis", interpolation="nearest")  # its brightness rises evenly
+    """Draws a table (rows, columns). The brightness of cividis rises evenly, so it can be read in grey."""
+    image = axes.imshow(values.numpy(), aspect="auto", cmap="cividis", interpolation="nearest")
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.figure.colorbar(image, ax=axes, label=label)
 
@@ -41,7 +42,8 @@ def curves(axes, named, title="", xlabel="distance", ylabel="bias (nats)", logar
     of_schemes = set(named) <= set(scheme_names())
     styles = scheme_styles(named) if of_schemes else map(line_style, range(len(named)))
     for i, ((label, y), style) in enumerate(zip(named.items(), styles, strict=True)):
-        axes.plot(np.arange(len(y)) + logarithmic, y, label=label, markevery=(0.01 * i, 0.12), **style)
+        every = 0.12 + 0.01 * i if logarithmic else (i * len(y) // 40, len(y) // 8 + 1)
+        axes.plot(np.arange(len(y)) + logarithmic, y.numpy(), label=label, markevery=every, **style)
     if logarithmic:
         axes.set_xscale("log", base=2)
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
@@ -90,7 +92,8 @@ def draw_rope():
 
 def draw_biases(layers, trained, title, **labels):
     """What is added to each head's score, by distance: one panel for each (heads, distances) in layers."""
-    figure, panels = figure_of(len(layers), title=title, sharey=True)
+    width = 7 if len(layers) == 1 else 3.6
+    figure, panels = figure_of(len(layers), width, title=title, sharey=True)
     for axes, heads in zip(panels, layers, strict=True):
         curves(axes, {f"head {h}": bias for h, bias in enumerate(heads, 1)}, **labels)
         mark_training_length(axes, trained)

@@ -1,7 +1,5 @@
 """The benchmark runs, and names what it measured."""
 
-import pytest
-
 from model import scheme_names
 from tools import bench
 
@@ -16,11 +14,6 @@ def test_every_scheme_is_timed_against_learnable(capsys):
     parameters = {name: int(row[0].replace(",", "")) for name, row in rows.items()}
     assert parameters["learnable"] - parameters["none"] == 16 * 16
     assert parameters["t5"] - parameters["none"] == 32 * 2
-
-
-def test_mistake_a_folder_without_nanogpt(tmp_path):
-    with pytest.raises(ValueError, match="has no model.py: give the path of a nanoGPT checkout"):
-        bench.main([*TINY, f"--nanogpt={tmp_path}"])
 
 
 def test_attention_is_timed_at_lengths_and_its_memory_grows(monkeypatch, capsys):

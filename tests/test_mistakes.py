@@ -7,12 +7,15 @@ import pytest
 
 import sample
 import train
+from tools import bench, export
 
 FLAGS = {  # flags that are valid without the mistake
     train.main: "{tiny} --out_dir={out}",
     sample.main: "--out_dir={alibi}",
+    bench.main: "--device=cpu",
+    export.main: "",
 }
-# Command, its flags, and a part of the line. NAME=value without dashes is set in the environment, as in a shell.
+# Command, its arguments, and a part of the line. NAME=value without dashes is set in the environment, as in a shell.
 # {rope} and {alibi} are trained runs; {out} does not exist.
 MISTAKES = [
     # the model
@@ -77,6 +80,14 @@ MISTAKES = [
     (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json': there is no such file"),
     (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_scaling is an option of pos_scheme rope, not of alibi"),
     (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
+    (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
+    # tools
+    (bench.main, "--nanogpt={out}", "r' has no model.py: give the path of a nanoGPT checkout"),
+    (bench.main, "--lengths=128,0", "lengths='128,0' must be positive numbers with commas between them: 128,1024"),
+    (export.main, "", "which run? Name one: python -m tools.export out/rope"),
+    (export.main, "{out}", "there is no checkpoint {out}"),
+    (export.main, "{rope} --hf_dir={rope}", "{rope} exists and is not empty: choose another --hf_dir"),
+    (export.main, "{rope} --hf_dir={rope}/best.pt", "best.pt exists and is not empty"),
 ]  # fmt: skip
 
 
@@ -86,9 +97,9 @@ def test_mistake(main, flags, message, tiny, trained, tmp_path, monkeypatch, ref
     names = {"tiny": " ".join(tiny), "out": tmp_path / "r"} | runs
     before = {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
     words = f"{FLAGS[main]} {flags}".format(**names).split()
-    for word in words:
-        if not word.startswith("-"):
-            monkeypatch.setenv(*word.split("="))
-    assert message.format(**names) in refused(main, *[word for word in words if word.startswith("-")])
+    variables = [word for word in words if "=" in word and not word.startswith("-")]
+    for variable in variables:
+        monkeypatch.setenv(*variable.split("="))
+    assert message.format(**names) in refused(main, *[word for word in words if word not in variables])
     assert not (tmp_path / "r").exists()
     assert before == {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
