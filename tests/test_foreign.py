@@ -55,27 +55,18 @@ def test_a_gpt2_gives_its_own_logits_and_text_and_another_gelu_does_not(gpt2):
     assert (other(idx, idx)[0] - logits).abs().max() > 1e-3
 
 
-LAYOUTS = ["shards", "bin", "without_head"]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["shards", "bin", "without_head"])
 @torch.no_grad()
 def test_a_gpt2_can_be_in_several_files_in_an_old_one_or_without_its_head(layout, gpt2, tmp_path):
     theirs, idx = gpt2[0], torch.randint(V, (3, 16))
     saved = theirs.transformer if layout == "without_head" else theirs  # as on the hub: wte.weight, h.0.ln_1.weight
     saved.save_pretrained(tmp_path, max_shard_size="50KB" if layout == "shards" else "1GB")
+    assert (tmp_path / "model.safetensors").is_file() == (layout != "shards")
     if layout == "bin":
         masks = {"transformer.h.0.attn.bias": torch.ones(1), "transformer.h.0.attn.masked_bias": torch.ones(1)}
         torch.save(theirs.state_dict() | masks, tmp_path / "pytorch_model.bin")
-    assert (tmp_path / "model.safetensors").is_file() == (layout != "shards")
-    if layout == "bin":
         (tmp_path / "model.safetensors").unlink()
     assert (load(tmp_path)(idx, idx)[0] - theirs(idx).logits).abs().max() <= 1e-4
-
-
-def change(folder, **settings):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 UNCOMPUTED = dict(
@@ -95,7 +86,8 @@ INVALID = [
 @pytest.mark.parametrize("name, value, message", INVALID)
 def test_mistake_importing_what_model_py_does_not_compute(name, value, message, tmp_path, refused):
     write_gpt2(tmp_path)
-    change(tmp_path, **{name: value})
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     assert message in refused(sample.main, f"--out_dir={tmp_path}")
 
 
@@ -176,19 +168,13 @@ def foreign(request, nanogpt, tmp_path_factory):
     return nanogpt[1] if request.param == "nanogpt" else write_gpt2(tmp_path_factory.mktemp("hf") / "m")[1]
 
 
-def test_samples_with_a_named_tokenizer(foreign, dataset, refused):
+def test_samples_with_a_named_tokenizer(foreign, dataset, gpt2_bpe, refused):
     texts, _ = write(foreign, tokenizer=f"data:{dataset}", start="def f", num_samples=2, max_new_tokens=20)
     assert len(texts) == 2 and all(t.startswith("def f") and len(t) == 25 for t in texts)
     advice = "carries no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text"
     assert advice in refused(sample.main, f"--out_dir={foreign}")
-
-
-def test_mistake_a_tokenizer_that_does_not_fit(foreign, dataset, gpt2_bpe, trained, refused):
     line = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt2")
     assert "has 30 ids, too few for the 50,257 of --tokenizer=gpt2" in line
-    line = refused(sample.main, f"--out_dir={trained('learnable')}", "--tokenizer=gpt2")
-    assert "best.pt was trained with another tokenizer than that of --tokenizer=gpt2" in line
-    write(trained("learnable"), tokenizer=f"data:{dataset}")
 
 
 @pytest.mark.usefixtures("few_documents")
