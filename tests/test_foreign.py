@@ -91,6 +91,13 @@ def test_mistake_importing_what_model_py_does_not_compute(name, value, message, 
     assert message in refused(sample.main, f"--out_dir={tmp_path}")
 
 
+def test_mistake_an_output_layer_that_is_not_the_embedding(tmp_path, refused):
+    theirs, _ = write_gpt2(tmp_path)  # its config says that they are tied
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(theirs.state_dict() | {"lm_head.weight": torch.ones(V, 64)}, tmp_path / "pytorch_model.bin")
+    assert "its output layer (lm_head) is not tied" in refused(sample.main, f"--out_dir={tmp_path}")
+
+
 def test_mistake_damaged_folders(tmp_path, refused):
     write_gpt2(tmp_path / "m")
     weights, settings, argv = tmp_path / "m/model.safetensors", tmp_path / "m/config.json", f"--out_dir={tmp_path}/m"
