@@ -66,6 +66,8 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
                 extra = [f"--dataset={text}", *MODEL.split()]
                 if "--resume" in arguments or any(a.startswith("--init_from") for a in arguments):
                     extra = ["--max_iters=3", "--device=cpu"]
+                if "--eval_only" in arguments:
+                    extra = ["--device=cpu"]
             assert importlib.import_module(script).main([*arguments, *extra]) == 0, line
     assert {"train", "data.prepare", *SIZES} <= ran
     assert (tmp_path / "results" / "length.png").exists()
