@@ -1,14 +1,12 @@
 """How pictures are drawn: figures that work in grey and for colour-blind readers, with one style for each scheme."""
 
 import numpy as np
-import torch
 
 from model import SCHEMES
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 MARKERS = "osD^vPX*"  # one more than colours, so the first 56 lines all differ
 DASHES = ("-", "--", ":")
-GREY_SAFE = "cividis"  # its brightness rises evenly
 ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours; others follow
 
 
@@ -40,26 +38,6 @@ def scheme_styles(schemes):
         repeat = own[:n].count(i)
         styles.append(line_style(free.pop(0) if repeat and free else i, repeat))
     return styles
-
-
-def heat(figure, axes, values, title, x, y, label=None):
-    image = axes.imshow(values.numpy(), aspect="auto", cmap=GREY_SAFE, interpolation="nearest")
-    axes.set(title=title, xlabel=x, ylabel=y)
-    if label:
-        figure.colorbar(image, ax=axes, label=label)
-
-
-def lines(axes, named, title, xlabel, ylabel, logarithmic=False, styles=None):
-    """Draws named, {label: y at 0, 1, …}, each line in its own style. A logarithmic axis starts at 1."""
-    for i, (label, y) in enumerate(named.items()):
-        x = torch.arange(len(y)) + (1 if logarithmic else 0)
-        every = 0.12 + 0.01 * i if logarithmic else (i * len(y) // 40, max(1, len(y) // 8))
-        axes.plot(x.numpy(), y.numpy(), label=label, markevery=every, **(styles[i] if styles else line_style(i)))
-    if logarithmic:
-        axes.set_xscale("log", base=2)
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, framealpha=0.9)
 
 
 def mark_training_length(axes, *lengths):

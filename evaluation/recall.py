@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from data import tuning_part
-from evaluation.protocols import Job, Panel, Protocol, doublings
+from evaluation.protocols import Panel, Protocol, doublings
 from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
@@ -88,15 +88,13 @@ class Recall(Protocol, name="recall", stem="recall"):
     default_blocks = 200  # questions
     column, axis = "distance", "tokens from the fact to the question, at least"
     panels, headline = (Panel("accuracy", "share of right answers"),), "accuracy"
-    scored = "Share of right answers"
     targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
-    title = "Answers found at a distance, {past}"
+    cells = "the share of right answers, its 95% interval, and the loss of the answers in nats"
+    one_run = "Interval of one run: over the choice of questions only (Wilson)."
+    several_seeds = "Interval of several seeds: of their mean, over documents and seeds."
+    title = "Answers found at a distance, past the training length"
     apart = 1.04
     identity = {"questions": "planted once"}
-
-    def lengths_of(self, trained):
-        """{distance: length of the contexts}, which are just long enough."""
-        return {d: max(trained, 2 * d) for d in self.shown()}
 
     def change(self, found, distance, length):
         """Plants the facts of all questions at distances from `distance` up to twice that."""
@@ -107,28 +105,28 @@ class Recall(Protocol, name="recall", stem="recall"):
     def prepare(self, dataset, trained):
         """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
         of SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
-        lengths = self.lengths_of(trained)
+        lengths = self.jobs(trained, None)
         ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
         for d, length in lengths.items():
             window = dataset.val.windows(ends - length, length)
-            self.change(found, d, length)(window, 0)
+            self.change(found, int(d), length)(window, 0)
             found[f"guesses-{d}"] = guesses(dataset.tokenizer, window)
         return found
 
-    def jobs(self, found, trained, limit):
-        asked = (Job(str(d), length, more=(f"loss-{d}",)) for d, length in self.lengths_of(trained).items())
-        return [job for job in asked if limit is None or job.length <= limit]
+    def jobs(self, trained, limit):
+        """One for each distance, with contexts that are just long enough."""
+        lengths = {str(d): max(trained, 2 * d) for d in self.shown()}
+        return {d: length for d, length in lengths.items() if limit is None or length <= limit}
 
-    def measure(self, job, subject, found, trained):
+    def measure(self, job, length, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
         right, losses = [], []
-        change = self.change(found, int(job.name), job.length)
-        scores = predictions(subject, found["ends"] - job.length, job.length, scored=1, change=change)
-        for logits, answers in scores:
+        change = self.change(found, int(job), length)
+        for logits, answers in predictions(subject, found["ends"] - length, length, scored=1, change=change):
             right.append((logits.argmax(-1) == answers).cpu())
             losses.append(F.cross_entropy(logits, answers, reduction="none").cpu())
-        return {job.name: torch.cat(right).numpy(), f"loss-{job.name}": torch.cat(losses).numpy()}
+        return {job: torch.cat(right).numpy(), f"loss-{job}": torch.cat(losses).numpy()}
 
     def losses(self, found):
         """{distance: whether each answer is right}, as numbers."""
@@ -140,10 +138,10 @@ class Recall(Protocol, name="recall", stem="recall"):
         rows, losses = dict.fromkeys(self.shown()), self.losses(found)
         bands = self.bands({d: right for d, right in losses.items() if right.ndim > 1}, found)
         for d, right in losses.items():
-            share, n = float(right.mean()), right.shape[-1]
+            share, n = right.mean(), right.shape[-1]
+            _, width, _ = bands.get(d, (share, np.nan, {}))
             low, high = wilson(share * n, n)
-            if d in bands and bands[d][1] is not None:
-                low, high = max(0.0, min(low, share - bands[d][1])), min(1.0, max(high, share + bands[d][1]))
+            low, high = max(0.0, np.fmin(low, share - width)), min(1.0, np.fmax(high, share + width))  # ignores NaN
             rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(found[f"loss-{d}"].mean())}
         return rows
 
@@ -151,15 +149,9 @@ class Recall(Protocol, name="recall", stem="recall"):
         known = [found[f"guesses-{d}"] for d in self.shown()]
         return {"documents": len(np.unique(found["documents"])), "guesses": np.max(known, axis=0).tolist()}
 
-    def heading(self, texts, pooled):
-        yield f"recall: {self.targets.format(**vars(self))}"
-        for name, text in texts.items():
-            ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
-            yield f"{name}: {text['documents']} documents; without a model, these guesses are right: {ceilings}"
-        yield "Each cell: the share of right answers, its 95% interval, and the loss of the answers in nats."
-        yield "Interval of one run: over the choice of questions only (Wilson)."
-        if pooled:
-            yield "Interval of several seeds: of their mean, over documents and seeds."
+    def in_words(self, text):
+        ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
+        return f"{text['documents']} documents; without a model, these guesses are right: {ceilings}"
 
     def shown(self):
         return doublings(NEAREST, self.longest // 2)
@@ -171,4 +163,4 @@ class Recall(Protocol, name="recall", stem="recall"):
         return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {row['loss']:.3f}"
 
     def interval(self, row, key):
-        return row.get("low", np.nan), row.get("high", np.nan)
+        return row["low"], row["high"]
