@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from evaluation.protocols import Panel, Protocol, within
+from evaluation.protocols import Protocol, within
 
 
 @torch.no_grad()
@@ -38,11 +38,10 @@ class Entropy(Protocol, name="entropy"):
     question = "how widely does the attention of the same predictions spread? (entropy, in nats)"
     options = ("block_tokens",)
     default_blocks = 64
-    panels = (Panel("entropy", "entropy of attention (nats)"),)
+    panels = {"entropy": "entropy of attention (nats)"}
     headline = "entropy"
     targets = "the attention of the same {blocks} blocks of {block_tokens:,} predictions at every length"
     cells = "the entropy of attention in nats, mean over layers and heads (spread evenly over N tokens, it is ln N)"
-    title = "How widely attention spreads as the context grows past the training length"
 
     def measure(self, job, length, subject, found, trained):
         """The mean entropy of the attention of a block's predictions (blocks,)."""

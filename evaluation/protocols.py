@@ -4,7 +4,6 @@ itself and names its files:  class Fixed(Protocol, name="fixed", stem="length").
 
 import itertools
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,29 +15,20 @@ STRIDES = 4  # per block, under `sliding`
 PROTOCOLS = {}  # name -> class
 
 
-class Panel(NamedTuple):
-    """One pair of axes in the picture."""
-
-    key: str  # of the value in a row that it shows
-    label: str  # of the y axis
-    linear: float = 0.0  # the y axis is linear up to this value and logarithmic beyond; 0: linear everywhere
-
-
 class Protocol:
     """Scores the same blocks of targets at every length. `found` is what is known about a run: arrays by the names of
     jobs, and what `prepare` returned."""
 
-    question = ""  # what it answers, for --help
+    question = ""  # what it answers: for --help, and the title of the picture
     options = ("block_tokens", "threshold")  # the optional fields of EvalConfig that this protocol reads
     default_blocks = 256
     column, axis = "context", "context length (tokens)"  # the title of the table's first column, and of the x axis
-    panels = (Panel("loss", "loss (nats per token)"),)  # of the picture
+    panels = {"loss": "loss (nats per token)"}  # of the picture: key in a row -> label of the y axis
     headline = "loss"  # the key in a row of what `losses` returns
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
     one_run = "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
-    several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length by itself."
-    title = "Loss as the context grows past the training length"
+    several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
     apart = 1.0  # factor by which the lines of a picture are moved apart horizontally, if they would hide each other
     identity = {}  # words that define the measurement: changing them makes kept losses invalid
 
@@ -150,10 +140,6 @@ class Protocol:
         """The lengths that have a line in the table and a place in the picture."""
         return self.lengths
 
-    def label(self, n):
-        """A line's name in the table."""
-        return str(n)
-
     def cell(self, row, is_training_length):
         """One run at one length."""
         if is_training_length:
@@ -188,15 +174,13 @@ def choose_lengths(given, training_lengths):
 
 class Fixed(Protocol, name="fixed", stem="length"):
     question = "the same last tokens of every context: does more context help them or hurt them?"
-    panels = (Panel("delta", "Δ: loss minus loss at the training length (nats per token)", linear=0.1),)
-    title = "How the loss changes as the context grows past the training length"
+    panels = {"delta": "Δ: loss minus loss at the training length (nats per token)"}
 
 
 class Sliding(Protocol, name="sliding"):
     question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
     targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
-    title = "Loss in sliding windows as they grow past the training length"
 
     def choose_block_tokens(self, given):
         shortest = self.lengths[0]
@@ -214,7 +198,6 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
     default_blocks = 64
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
     cells = Protocol.cells + ",\nand `real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
-    title = "Loss of text cut into windows as they grow past the training length"
 
     def choose_block_tokens(self, given):
         if any(self.longest % n for n in self.lengths):
@@ -256,7 +239,6 @@ class Position(Protocol, name="position"):
         "{blocks} windows of {block_tokens:,} tokens; each line is the mean over the positions since the line above"
     )
     cells = "loss in nats per token, then Δ: that loss minus the loss in the line of the training length"
-    title = "Loss by position in one window that goes past the training length"
 
     def choose_block_tokens(self, given):
         return self.longest
@@ -288,9 +270,8 @@ class Context(Protocol, name="context"):
         "foreign": "another document's context there",
         "shuffled": "shuffled context there",
     }
-    panels = tuple(Panel(f"gain_over_{kind}", f"nats gained over {words}") for kind, words in kinds.items())
+    panels = {f"gain_over_{kind}": f"nats gained over {words}" for kind, words in kinds.items()}
     cells = f"loss in nats per token, then the nats that the true context gains\nover {', over '.join(kinds.values())}"
-    title = "What the context past the training length is worth"
     identity = {"foreign": "neither of the window nor of its document"}
 
     def jobs(self, trained, limit):

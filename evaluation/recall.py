@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from data import tuning_part
-from evaluation.protocols import Panel, Protocol, doublings
+from evaluation.protocols import Protocol, doublings
 from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
@@ -86,13 +86,12 @@ class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back in the context does the model find an answer?"
     options = ()
     default_blocks = 200  # questions
-    column, axis = "distance", "tokens from the fact to the question, at least"
-    panels, headline = (Panel("accuracy", "share of right answers"),), "accuracy"
+    column, axis = "distance ≥", "tokens from the fact to the question, at least"
+    panels, headline = {"accuracy": "share of right answers"}, "accuracy"
     targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
     cells = "the share of right answers, its 95% interval, and the loss of the answers in nats"
     one_run = "Interval of one run: over the choice of questions only (Wilson)."
     several_seeds = "Interval of several seeds: of their mean, over documents and seeds."
-    title = "Answers found at a distance, past the training length"
     apart = 1.04
     identity = {"questions": "planted once"}
 
@@ -155,9 +154,6 @@ class Recall(Protocol, name="recall", stem="recall"):
 
     def shown(self):
         return doublings(NEAREST, self.longest // 2)
-
-    def label(self, n):
-        return f"{n}–{2 * n - 1}"
 
     def cell(self, row, is_training_length):
         return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {row['loss']:.3f}"

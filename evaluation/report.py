@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
+from evaluation.pictures import figure_of, mark_training_length, scheme_styles, symlog
 from evaluation.statistics import breakdown
 
 CAPTION = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
@@ -56,18 +56,10 @@ def stacked(runs):
     return arrays | {name: first[name] for name in ("documents", "bytes_per_token") if name in first}
 
 
-class Contrast(NamedTuple):
-    """The difference between two lines."""
-
-    difference: float
-    half_width: float  # of its interval
-    detectable: float  # the smallest difference that is detected in 80% of repetitions
-    seeds: int  # that both lines have
-
-
 def contrasts(protocol, losses, length):
-    """{(a, b): Contrast of their losses at a length} of every pair of lines that share two seeds or more, over these
-    seeds and the text. The 95% intervals cover all pairs simultaneously (Bonferroni)."""
+    """{(a, b): how their losses differ at a length} of every pair of lines that share two seeds or more, over these
+    seeds and the text. The 95% intervals cover all pairs simultaneously (Bonferroni). `detectable` is the smallest
+    difference that is detected in 80% of repetitions."""
     at_length, pairs, found = {}, {}, {}
     for name, runs in losses.items():
         values = {seed: protocol.losses(run).get(length) for seed, run in runs.items()}
@@ -80,7 +72,8 @@ def contrasts(protocol, losses, length):
     for pair, (differences, run) in pairs.items():
         mean, width, more = protocol.bands({length: differences}, run, 0.05 / len(pairs))[length]
         if not np.isnan(width):
-            found[pair] = Contrast(mean, width, more["detectable"], len(differences))
+            found[pair] = {"difference": mean, "half_width": width, "detectable": more["detectable"]}
+            found[pair]["seeds"] = len(differences)
     return found
 
 
@@ -94,23 +87,19 @@ def columns(lines):
 def contrast_table(protocol, found, length):
     """What `contrasts` returned, as a triangle."""
 
-    def cell(contrast):
-        if contrast is None:  # no seeds in common
-            return ""
-        return f"{-contrast.difference:+.3f}" if abs(contrast.difference) > contrast.half_width else "·"
-
     names = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found]))
     lines = [["", *names[:-1]]]
     for i, row in enumerate(names[1:], start=1):
-        lines.append([row, *(cell(found.get((column, row))) for column in names[:i])])
-    parts = []
-    for n in sorted({contrast.seeds for contrast in found.values()}):
-        each = [contrast.detectable for contrast in found.values() if contrast.seeds == n]
-        parts.append(" to ".join(dict.fromkeys(f"{x:.2f}" for x in (min(each), max(each)))) + f" with {n} seeds")
+        lines.append([row])
+        for pair in (found.get((column, row)) for column in names[:i]):
+            significant = pair and abs(pair["difference"]) > pair["half_width"]
+            no_sign = "·" if pair else ""  # "": no seeds in common
+            lines[-1].append(f"{-pair['difference']:+.3f}" if significant else no_sign)
+    detectable = sorted(pair["detectable"] for pair in found.values())
     return (
-        f"{protocol.headline} at {protocol.column} {protocol.label(length)}: row − column, only where significant\n"
+        f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
         f"(95%, for all pairs simultaneously; · means not significant).\n{columns(lines)}\n"
-        f"Smallest differences detected in 80% of repetitions: {', '.join(parts)}.\n"
+        f"Smallest differences detected in 80% of repetitions: {detectable[0]:.2f} to {detectable[-1]:.2f}.\n"
     )
 
 
@@ -119,7 +108,7 @@ def table(protocol, results, width=96):
     lines = [[protocol.column, *results]]
     for n in protocol.shown():
         rows = [(result["rows"][n], n == result["training_length"]) for result in results.values()]
-        lines.append([protocol.label(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])
+        lines.append([str(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])
     if "threshold" in protocol.options:
         lines.append(["", *(f"L* {star(result)}" for result in results.values())])
     beside = max(1, width // (2 + max(len(text) for _, *texts in lines for text in texts)))
@@ -140,49 +129,38 @@ def star(result):
 
 def draw(protocol, results):
     """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap."""
-    shown, panels = protocol.shown(), protocol.panels
-    figure, all_axes = figure_of(len(panels), width=9 if len(panels) == 1 else 7, height=5, title=protocol.title)
+    shown, n = protocol.shown(), len(protocol.panels)
+    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=protocol.question)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
-    for axes, panel in zip(all_axes, panels, strict=True):
-        ends = []
-        if panel.linear:
-            symlog(axes, panel.linear)
+    for axes, (key, label) in zip(all_axes, protocol.panels.items(), strict=True):
+        if key == "delta":
+            symlog(axes)
         for i, (name, result) in enumerate(results.items()):
             rows, color = result["rows"], styles[i]["color"]
-            defined = [n for n in shown if panel.key in (rows[n] or {})]
+            last = max((n for n, row in rows.items() if row), default=0)
+            name += f" (undefined past {last:,})" if last < max(rows) else ""
+            defined = [n for n in shown if key in (rows[n] or {})]
             x = np.array(defined) * protocol.apart ** (i - (len(results) - 1) / 2)
-            y = [rows[n][panel.key] for n in defined]
-            axes.plot(x, y, **styles[i])
-            reach = [protocol.interval(rows[n], panel.key) for n in defined]
-            axes.fill_between(x, *np.reshape(reach, (-1, 2)).T, color=color, alpha=0.15, linewidth=0)
+            axes.plot(x, [rows[n][key] for n in defined], label=name, **styles[i])
+            low, high = np.reshape([protocol.interval(rows[n], key) for n in defined], (-1, 2)).T
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
             for own in result.get("seeds", {}).values():
-                axes.plot(defined, [own[n][panel.key] for n in defined], color=color, lw=0.5, alpha=0.5)
-            if defined and defined[-1] == shown[-1]:
-                ends.append((name, color, (x[-1], y[-1])))
-            else:
-                last = max((n for n, row in rows.items() if row), default=0)
-                ends.append((f"{name} (undefined past {last:,})", color, None))
+                axes.plot(defined, [own[n][key] for n in defined], color=color, lw=0.5, alpha=0.5)
         axes.set_xscale("log", base=2)
         axes.set_xticks(shown, [f"{n:,}" for n in shown])
         axes.minorticks_off()
         axes.margins(x=0.02)
         axes.grid(alpha=0.25)
         mark_training_length(axes, *protocol.training_lengths)
-        axes.set(xlabel=protocol.axis, ylabel=panel.label)
-        label_ends(axes, ends)
+        axes.set(xlabel=protocol.axis, ylabel=label)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.supxlabel(CAPTION, fontsize=8, color="0.4")
     return figure
 
 
 def json_text(value):
     """Plain types as JSON, with null for NaN."""
-
-    def plain(value):
-        if isinstance(value, dict):
-            return {key: plain(inner) for key, inner in value.items()}
-        return None if value != value else value
-
-    return json.dumps(plain(value), indent=1, allow_nan=False)
+    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), indent=1)
 
 
 def report(protocol, results, losses, texts, base):
@@ -202,7 +180,7 @@ def report(protocol, results, losses, texts, base):
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]) if seeded else ():
         if found := contrasts(protocol, losses, length):
             print(contrast_table(protocol, found, length))
-            summary["contrasts"][length] = {f"{a} - {b}": pair._asdict() for (a, b), pair in found.items()}
+            summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     numbers.write_text(json_text(summary))
     draw(protocol, results).savefig(picture)
