@@ -68,16 +68,13 @@ def open_runs(cfg):
         name if names.count(name) == 1 else path: checkpoint
         for name, (path, checkpoint) in zip(names, loaded.items(), strict=True)
     }
-    texts = {run.dataset_hash: f"{run.path} on {run.dataset_name(cfg.dataset)}" for run in runs.values()}
-    if len(texts) > 1 and not cfg.dataset:
-        named = ", ".join(texts.values())
-        raise ValueError(f"the runs were trained on different text ({named}): choose one for all with --dataset=NAME")
     dataset = data.load(next(iter(runs.values())).dataset_name(cfg.dataset))
     for run in runs.values():
-        run.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-        if not cfg.dataset and dataset.hash != run.dataset_hash:
-            changed = f"dataset {dataset.name!r} is no longer the text that {run.path} was trained on"
-            raise ValueError(f"{changed}; to use it anyway, name it: --dataset={dataset.name}")
+        if cfg.dataset:
+            run.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
+        elif dataset.hash != run.dataset_hash:
+            other = f"{run.path} was not trained on the text that dataset {dataset.name!r} holds now"
+            raise ValueError(f"{other}; to evaluate all runs on one text anyway, name it: --dataset={dataset.name}")
         if run.step < run.settings.get("max_iters", 0):
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {run.settings['max_iters']}")
     return runs, dataset

@@ -21,16 +21,15 @@ NEAREST = 4  # tokens: a row holds the distances from one power of two to the ne
 def find_questions(split, tokenizer):
     """Every question of the text, (questions, 2): the start of its document, and the place of its answer. ValueError if
     tokens are not characters, if there is no question, or if a digit has two letters in one document."""
-    found, different = [], False
+    found, consistent = [], True
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
         text, letters = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
         for mention in MENTION.finditer(text if len(text) == last - first else ""):
             digit, letter = mention.groups()
             if digit in letters:
-                different |= letters[digit] != letter
                 found.append((first, first + mention.end() - 1))
-            letters[digit] = letter
-    if different or not found:
+            consistent &= letters.setdefault(digit, letter) == letter
+    if not (consistent and found):
         how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
     return np.array(found)
@@ -57,17 +56,16 @@ def planted(signs, distances):
     ids of SIGNS."""
     filler, *digits = signs.tolist()
 
-    def change(window, first):
-        for row, distance in zip(window, distances[first : first + len(window)], strict=True):
-            fact = row[-2:].clone()  # the digit and its letter
-            for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
-                row[place : min(place + 2, len(row) - 2)] = filler
-            place = len(row) - 4 - distance
-            if place and row[place - 1] in digits:  # neither half of another mention may stay
-                row[place - 1] = filler
-            if row[place + 1] in digits:
-                row[place + 2] = filler
-            row[place : place + 2] = fact
+    def change(row, i):
+        fact = row[-2:].clone()  # the digit and its letter
+        for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
+            row[place : min(place + 2, len(row) - 2)] = filler
+        place = len(row) - 4 - distances[i]
+        if place and row[place - 1] in digits:  # neither half of another mention may stay
+            row[place - 1] = filler
+        if row[place + 1] in digits:
+            row[place + 2] = filler
+        row[place : place + 2] = fact
 
     return change
 
@@ -108,9 +106,10 @@ class Recall(Protocol, name="recall", stem="recall"):
         ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
         for d, length in lengths.items():
-            window = dataset.val.windows(ends - length, length)
-            self.change(found, int(d), length)(window, 0)
-            found[f"guesses-{d}"] = guesses(dataset.tokenizer, window)
+            windows, change = dataset.val.windows(ends - length, length), self.change(found, int(d), length)
+            for i, row in enumerate(windows):
+                change(row, i)
+            found[f"guesses-{d}"] = guesses(dataset.tokenizer, windows)
         return found
 
     def jobs(self, trained, limit):

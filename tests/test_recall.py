@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import string
 
 import numpy as np
 import pytest
@@ -123,7 +122,9 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole()
     for distance, length in ((4, 128), (100, 256), (253, 256), (1024, 2048)):
         window = dataset.val.windows(ends - length, length)
         before = window.clone()
-        planted(dataset.tokenizer.encode(SIGNS), np.full(50, distance))(window, 0)
+        change = planted(dataset.tokenizer.encode(SIGNS), np.full(50, distance))
+        for i, row in enumerate(window):
+            change(row, i)
         for old, new in zip(
             *([dataset.tokenizer.decode_bytes(r).decode() for r in w.tolist()] for w in (before, window)), strict=True
         ):
