@@ -10,6 +10,7 @@ import dataclasses
 import io
 import itertools
 import json
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +176,7 @@ def main(argv):
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
     tracking.wandb_options(*charts)
     base.parent.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
 
     try:
         measured, is_new = measure_all(variants, protocol, runs, dataset, targets)

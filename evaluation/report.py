@@ -86,7 +86,6 @@ def columns(lines):
 
 def contrast_table(protocol, found, length):
     """What `contrasts` returned, as a triangle."""
-
     names = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found]))
     lines = [["", *names[:-1]]]
     for i, row in enumerate(names[1:], start=1):

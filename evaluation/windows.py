@@ -56,7 +56,8 @@ def choose_ends(split, longest, stride, n, seed):
 @torch.no_grad()
 def predictions(subject, starts, length, scored, change=None):
     """Yields, a few thousand at a time, the last `scored` predictions of each window of `length` tokens: their logits
-    (n, vocabulary) and targets (n,). change(row, i) may change the tokens of window i, (length + 1,). Memory holds only one batch of windows and the yielded logits."""
+    (n, vocabulary) and targets (n,). change(row, i) may change window i, whose row has length + 1 tokens. Memory holds
+    only one batch of windows and the yielded logits."""
     budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
     rows = max(1, budget // length)
     for first in range(0, len(starts), rows):

@@ -155,8 +155,6 @@ def test_the_command(trained, tmp_path, monkeypatch, capsys, refused):
     assert list(found["alibi"]["rows"]) == ["4", "8", "16", "32", "64", "128"]
     assert found["alibi"]["rows"]["128"]["n"] == 4 and found["learnable"]["rows"]["64"] is None
     assert "distance ≥" in out and "—" in out and "L*" not in out and (tmp_path / "results" / "recall.png").exists()
-    eval_length.main([*arguments, "--window=8"])
-    assert (tmp_path / "results" / "recall-window8.json").exists()
     eval_length.main(arguments)
     assert capsys.readouterr().out.count("measured before") == 2
     eval_length.main([rope, alibi, *recall])  # of two training lengths
