@@ -71,11 +71,7 @@ def open_runs(cfg):
     }
     dataset = data.load(next(iter(runs.values())).dataset_name(cfg.dataset))
     for run in runs.values():
-        if cfg.dataset:
-            run.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-        elif dataset.hash != run.dataset_hash:
-            other = f"{run.path} was not trained on the text that dataset {dataset.name!r} holds now"
-            raise ValueError(f"{other}; to evaluate all runs on one text anyway, name it: --dataset={dataset.name}")
+        run.check_dataset(dataset, cfg.dataset)
         if run.step < run.settings.get("max_iters", 0):
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {run.settings['max_iters']}")
     return runs, dataset
