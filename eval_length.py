@@ -7,13 +7,11 @@ run folders and not repeated; after Ctrl-C, the same command resumes. Protocols:
 """
 
 import dataclasses
-import functools
 import io
 import itertools
 import json
 import tempfile
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +22,11 @@ import config
 import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import pool_seeds, publish_comparison, publish_run, report, result_of
+from evaluation.report import Measured, chart_rows, json_text, pool_seeds, report, result_of
 from evaluation.windows import Subject
 from run import checkpoint as checkpoints
 from run import files, tracking
-from run.checkpoint import Checkpoint, Overrides
+from run.checkpoint import Overrides
 from run.device import pick_device, pick_dtype
 from run.script import script
 
@@ -43,8 +41,7 @@ class EvalConfig(Overrides):
     blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position, entropy 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
-    allow_mixed: bool = False  # show runs with different text or tokenizers in one picture, each on its own text
-    dataset: str = ""  # default: the validation text of each run's own dataset
+    dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # of the choice of blocks and of the bootstrap
     results_dir: str = "results"
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
@@ -62,44 +59,22 @@ class EvalConfig(Overrides):
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
                 others = ", ".join(readers)
                 raise ValueError(f"--protocol={self.protocol} has no option --{f.name}; these have: {others}")
-        if self.blocks == 1:
-            raise ValueError("blocks=1 is too few for a band: it must be at least 2")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One of the runs that are measured, and the text that it is measured on."""
-
-    name: str
-    checkpoint: Checkpoint
-    dataset: data.Dataset
-
-    @property
-    def trained(self):
-        return self.checkpoint.config.block_size
 
 
 def open_runs(cfg):
-    """The runs with their best checkpoints. ValueError if they cannot be compared in one picture."""
-    loaded, load_text = {path: checkpoints.load(path) for path in cfg.runs}, functools.cache(data.load)
+    """{name: Checkpoint} of the runs' best checkpoints, and the dataset. ValueError if they do not fit together."""
+    loaded = {path: checkpoints.load(path) for path in cfg.runs}
     names = [checkpoint.folder.resolve().name for checkpoint in loaded.values()]
-    runs, texts = [], {}
-    for (path, checkpoint), name in zip(loaded.items(), names, strict=True):
-        dataset = load_text(checkpoint.dataset_name(cfg.dataset))
-        checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-        if not cfg.dataset and dataset.hash != checkpoint.dataset_hash:
-            changed = f"dataset {dataset.name!r} is no longer the text that {checkpoint.path} was trained on"
-            raise ValueError(f"{changed}; to evaluate the run on it anyway, name it: --dataset={dataset.name}")
-        if checkpoint.step < checkpoint.settings.get("max_iters", 0):
-            last = checkpoint.settings["max_iters"]
-            print(f"note: the best checkpoint of {checkpoint.folder} is from step {checkpoint.step} of {last}")
-        runs.append(Run(name if names.count(name) == 1 else path, checkpoint, dataset))
-        text = checkpoint.dataset_hash or dataset.hash
-        texts.setdefault(text, f"{checkpoint.path} on {dataset.name}: {text[:8]}…")
-    if len(texts) > 1 and not cfg.allow_mixed:
-        named = ", ".join(texts.values())
-        raise ValueError(f"the runs were trained on different text ({named}): evaluate them apart, or --allow_mixed")
-    return runs
+    runs = {
+        name if names.count(name) == 1 else path: checkpoint
+        for name, (path, checkpoint) in zip(names, loaded.items(), strict=True)
+    }
+    dataset = data.load(next(iter(runs.values())).dataset_name(cfg.dataset))
+    for run in runs.values():
+        run.check_dataset(dataset, cfg.dataset)
+        if run.step < run.settings.get("max_iters", 0):
+            print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {run.settings['max_iters']}")
+    return runs, dataset
 
 
 def variants_of(cfg):
@@ -118,91 +93,97 @@ def stem_of(cfg):
     return "-".join(filter(None, parts)).replace(",", "-")
 
 
-def measure(cfg, protocol, run, targets):
+def measure(cfg, protocol, run, dataset, targets):
     """The targets and what each job yields, {name: array}, and whether anything was computed. Arrays that are kept in
     the run's folder are not computed again; the others are saved job by job."""
-    device = pick_device(cfg.device)
+    device, trained = pick_device(cfg.device), run.config.block_size
     dtype = pick_dtype(cfg.dtype, device)
     key = {  # everything that the values depend on
-        "checkpoint": run.checkpoint.hash, "dataset": run.dataset.hash, "protocol": cfg.protocol,
+        "checkpoint": run.hash, "dataset": dataset.hash, "protocol": cfg.protocol,
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
     } | protocol.identity  # fmt: skip
-    path = run.checkpoint.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
-    jobs = protocol.jobs(targets, run.trained, run.checkpoint.config.max_positions)
-    found = targets | kept(path, {name for job in jobs for name in (job.name, *job.more)}, len(targets["ends"]))
-    missing = [job for job in jobs if not found.keys() >= {job.name, *job.more}]
-    model = run.checkpoint.model(device) if missing else None
-    n_tokens, label = sum(protocol.tokens(job, found) for job in missing), str(run.checkpoint.folder)
-    with tqdm(total=n_tokens, desc=label, unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        subject = Subject(model, run.dataset.val, dtype, bar.update)
-        for job in missing:
-            model.override(run.checkpoint.under(cfg, job.length))
-            found |= protocol.measure(job, subject, found, run.trained)
+    path = run.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
+    found = targets | kept(path, {"key", *targets}, len(targets["ends"]))
+    jobs = protocol.jobs(trained, run.config.max_positions)
+    missing = {job: length for job, length in jobs.items() if job not in found}
+    model = run.model(device) if missing else None
+    n_tokens = sum(len(targets["ends"]) * len(protocol.layout(length)[0]) * length for length in missing.values())
+    with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
+        subject = Subject(model, dataset.val, dtype, bar.update)
+        for job, length in missing.items():
+            model.override(run.under(cfg, length))
+            found |= protocol.measure(job, length, subject, found, trained)
             np.savez(file := io.BytesIO(), key=json.dumps(key), **found)
             files.write(path, file.getvalue())
     return found, bool(missing)
 
 
-def kept(path, names, rows):
-    """Those of the named arrays that an .npz file has, {name: array}; nothing else in it is read. ValueError if it is
-    damaged, or if an array has another number of rows."""
-    found = {}
+def kept(path, known, rows):
+    """The measurements in an .npz file, {name: array}: all arrays but the known ones. ValueError if it is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                raise ValueError  # not written here, and it may inflate to any size
-            for name in names & {member.removesuffix(".npy") for member in archive.namelist()}:
-                found[name] = np.lib.format.read_array(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False)
-                is_plain = found[name].dtype.kind in "bf" and found[name].shape[:1] == (rows,)
-                if not is_plain or not np.isfinite(found[name]).all():
-                    raise ValueError
+        with np.load(path, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive if name not in known}
+        if all(a.dtype.kind in "bf" and a.shape[:1] == (rows,) and np.isfinite(a).all() for a in found.values()):
+            return found
     except FileNotFoundError:
         return {}
     except Exception:  # whatever a damaged or hostile file provokes
-        raise ValueError(f"{path} is damaged: delete it, and its losses are measured again") from None
-    return found
+        pass
+    raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
+
+
+def measure_all(variants, protocol, runs, dataset, targets):
+    """{name: Measured} of every run under every variant of the config, and whether anything was computed."""
+    measured, is_new = {}, False
+    for (name, run), cfg in itertools.product(runs.items(), variants):
+        start, suffix = time.perf_counter(), f" {cfg.rope_scaling}" if len(variants) > 1 else ""
+        about = {"pos_scheme": run.config.pos_scheme, "training_length": run.config.block_size, "step": run.step}
+        with files.Lock(run.folder, ".evaluation.lock", ("*.npz", "*.json"), wait=True):
+            found, computed = measure(cfg, protocol, run, dataset, targets[run.config.block_size])
+            result = result_of(protocol, about | {"seed": run.settings.get("seed")}, found)
+            files.write(run.folder / f"{stem_of(cfg)}.json", json_text(result))
+        measured[name + suffix] = Measured(run.experiment + suffix, found, result)
+        took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
+        print(f"{name}{suffix}: {took}", flush=True)
+        is_new |= computed
+    return measured, is_new
 
 
 def main(argv):
     cfg = config.load(EvalConfig, argv, list_field="runs")
-    runs, variants = open_runs(cfg), variants_of(cfg)
-    n_tokens = min(len(run.dataset.val.tokens) for run in runs)
-    protocol = PROTOCOLS[cfg.protocol](cfg, {run.trained for run in runs}, n_tokens)
-    for run, one in itertools.product(runs, variants):  # mistakes are reported before anything is measured
-        run.checkpoint.under(one, protocol.longest)
-    targets = {run.name: protocol.prepare(run.dataset, run.trained) for run in runs}
-    results_dir = Path(cfg.results_dir)
-    if results_dir.exists() and not results_dir.is_dir():
-        raise ValueError(f"results_dir={results_dir} is a file: choose a folder")
-    results_dir.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=results_dir).close()  # OSError if no file can be written there
+    (runs, dataset), variants = open_runs(cfg), variants_of(cfg)
+    protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
+    first = next(iter(runs.values()))
+    own = f"-{first.folder.resolve().name}" if len(runs) == 1 else ""  # comparisons have no such suffix
+    base = Path(cfg.results_dir, stem_of(cfg) + own)
+    group = first.settings.get("wandb_group") or Path(dataset.name).name
+    key = "delta" if "threshold" in protocol.options else protocol.headline
+    x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
+    charts = (
+        cfg.wandb_mode, cfg.wandb_project, group, f"{base.name}-{tracking.stamp()}", "eval_length",
+        dataclasses.asdict(cfg), {key: x},
+    )  # fmt: skip
 
-    measured, texts, is_new = {}, {}, False
-    for run, one in itertools.product(runs, variants):
-        start, suffix = time.perf_counter(), f" {one.rope_scaling}" if len(variants) > 1 else ""
-        try:
-            with files.Lock(run.checkpoint.folder, ".evaluation.lock", ("*.npz", "*.json"), wait=True):
-                found, computed = measure(one, protocol, run, targets[run.name])
-                result = result_of(protocol, run.checkpoint, protocol.rows(found, run.trained))
-                files.write(run.checkpoint.folder / f"{stem_of(one)}.json", json.dumps(result, indent=1))
-        except KeyboardInterrupt:
-            print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
-            raise
-        texts[run.dataset.name] = {"hash": run.dataset.hash} | protocol.about_text(found)
-        measured[run.name + suffix] = run.checkpoint.experiment + suffix, found, result
-        took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
-        print(f"{run.name}{suffix}: {took}", flush=True)
-        if computed:
-            publish_run(one, protocol, run, stem_of(one), result)
-        is_new |= computed
+    # mistakes are reported before anything is measured
+    for run, one in itertools.product(runs.values(), variants):
+        run.under(one, protocol.longest)
+    targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
+    tracking.wandb_options(*charts)
+    base.parent.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
 
+    try:
+        measured, is_new = measure_all(variants, protocol, runs, dataset, targets)
+    except KeyboardInterrupt:
+        print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
+        raise
     results, losses = pool_seeds(protocol, measured)
-    own = f"-{runs[0].checkpoint.folder.resolve().name}" if len(runs) == 1 else ""  # comparisons have no such suffix
-    picture = report(protocol, results, losses, texts, results_dir / (stem_of(cfg) + own))
+    text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
+    picture = report(protocol, results, losses, {dataset.name: text}, base)
     if is_new:
-        publish_comparison(cfg, protocol, runs[0], stem_of(cfg), results, picture)
+        tracking.publish(chart_rows(protocol, results, picture, key, x), *charts)
     return 0
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from evaluation.protocols import Panel, Protocol, within
+from evaluation.protocols import Protocol, within
 
 
 @torch.no_grad()
@@ -38,19 +38,18 @@ class Entropy(Protocol, name="entropy"):
     question = "how widely does the attention of the same predictions spread? (entropy, in nats)"
     options = ("block_tokens",)
     default_blocks = 64
-    panels = (Panel("entropy", "entropy of attention (nats)"),)
-    headline, scored = "entropy", "Entropy of attention"
+    panels = {"entropy": "entropy of attention (nats)"}
+    headline = "entropy"
     targets = "the attention of the same {blocks} blocks of {block_tokens:,} predictions at every length"
     cells = "the entropy of attention in nats, mean over layers and heads (spread evenly over N tokens, it is ln N)"
-    title = "How widely attention spreads as the context grows {past}"
 
-    def measure(self, job, subject, found, trained):
+    def measure(self, job, length, subject, found, trained):
         """The mean entropy of the attention of a block's predictions (blocks,)."""
         entropies = []
-        for window in subject.split.windows(found["ends"] - job.length, job.length - 1).to(subject.device):
+        for window in subject.split.windows(found["ends"] - length, length - 1).to(subject.device):
             entropies.append(attention_entropy(subject.model, window[None], self.block_tokens))
-            subject.progress(job.length)
-        return {job.name: np.array(entropies)}
+            subject.progress(length)
+        return {job: np.array(entropies)}
 
     def rows(self, found, trained):
         rows = dict.fromkeys(self.lengths)

@@ -47,39 +47,11 @@ def mark_training_length(axes, *lengths):
                       textcoords="offset points", color="0.4", fontsize=8)  # fmt: skip
 
 
-def symlog(axes, linear):
+def symlog(axes, linear=0.1):
     """Makes the y axis linear between ±linear and logarithmic beyond, with its ticks written out. Call before plotting:
     the limits depend on it."""
-    from matplotlib.ticker import FixedLocator
-
     steps = linear * np.append(0.5, np.outer(10.0 ** np.arange(7), (1, 2, 5)))
     axes.set_yscale("symlog", linthresh=linear)
-    axes.yaxis.set_major_locator(FixedLocator([*-steps[::-1], 0, *steps]))
+    axes.set_yticks([*-steps[::-1], 0, *steps])
     axes.axhspan(-linear / 2, linear / 2, alpha=0)  # always in view: small differences must look small
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
-
-
-def spread(wanted, gap, low, high):
-    """Places in low … high that are at least `gap` apart, or as far as there is room, and near the wanted ones."""
-    wanted = np.asarray(wanted, dtype=float)
-    order = np.argsort(wanted, kind="stable")
-    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    steps = gap * np.arange(len(wanted))
-    free = wanted[order] - steps  # if these do not descend, the places are at least a gap apart
-    pushed_up, pushed_down = np.maximum.accumulate(free), np.minimum.accumulate(free[::-1])[::-1]
-    places = np.empty_like(wanted)
-    places[order] = np.clip((pushed_up + pushed_down) / 2, low, high - gap * (len(wanted) - 1)) + steps
-    return places
-
-
-def label_ends(axes, lines, size=9):
-    """Writes a label beside the end of every line, on the right of the axes, so that no label hides another. lines:
-    [(label, color, (x, y) of its end)]; a line that stops earlier has the end None and its label is at the bottom."""
-    height = axes.figure.get_figheight() * axes.get_position().height * 72  # points
-    to_axes = axes.transData + axes.transAxes.inverted()
-    wanted = [-1.0 if end is None else to_axes.transform(end)[1] for _, _, end in lines]
-    for (label, color, end), place in zip(lines, spread(wanted, 1.5 * size / height, 0.02, 0.98), strict=True):
-        if end is not None:
-            axes.annotate("", end, (1.03, place), textcoords="axes fraction", annotation_clip=False,
-                          arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4})  # fmt: skip
-        axes.text(1.035, place, label, transform=axes.transAxes, va="center", fontsize=size, color=color)

@@ -4,7 +4,6 @@ itself and names its files:  class Fixed(Protocol, name="fixed", stem="length").
 
 import itertools
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,37 +15,20 @@ STRIDES = 4  # per block, under `sliding`
 PROTOCOLS = {}  # name -> class
 
 
-class Job(NamedTuple):
-    """One measurement of a run."""
-
-    name: str  # of the array that it yields
-    length: int  # tokens of context
-    more: tuple = ()  # names of further arrays that it yields
-
-
-class Panel(NamedTuple):
-    """One pair of axes in the picture."""
-
-    key: str  # of the value in a row that it shows
-    label: str  # of the y axis
-    linear: float = 0.0  # the y axis is linear up to this value and logarithmic beyond; 0: linear everywhere
-
-
 class Protocol:
     """Scores the same blocks of targets at every length. `found` is what is known about a run: arrays by the names of
     jobs, and what `prepare` returned."""
 
-    question = ""  # what it answers, for --help
+    question = ""  # what it answers: for --help, and the title of the picture
     options = ("block_tokens", "threshold")  # the optional fields of EvalConfig that this protocol reads
     default_blocks = 256
     column, axis = "context", "context length (tokens)"  # the title of the table's first column, and of the x axis
-    panels = (Panel("loss", "loss (nats per token)"),)  # of the picture
-    headline = "loss"  # the value of a row that a comparison in wandb shows
-    scored = "Loss"  # what `losses` returns, in words
+    panels = {"loss": "loss (nats per token)"}  # of the picture: key in a row -> label of the y axis
+    headline = "loss"  # the key in a row of what `losses` returns
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
-    title = "Loss as the context grows {past}"
-    caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
+    one_run = "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
+    several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
     apart = 1.0  # factor by which the lines of a picture are moved apart horizontally, if they would hide each other
     identity = {}  # words that define the measurement: changing them makes kept losses invalid
 
@@ -55,7 +37,7 @@ class Protocol:
             cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
 
     def __init__(self, cfg, training_lengths, n_tokens):
-        """cfg: an EvalConfig. n_tokens: of the shortest text. ValueError if lengths and blocks do not fit together."""
+        """cfg: an EvalConfig. n_tokens: of the text. ValueError if lengths and blocks do not fit together."""
         self.seed, self.threshold, self.training_lengths = cfg.seed, cfg.threshold, sorted(training_lengths)
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
@@ -63,8 +45,6 @@ class Protocol:
         stride = len(self.layout(self.longest)[0]) * self.block_tokens
         room = (n_tokens - 1 - first_end(n_tokens, self.longest, stride)) // stride
         self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
-        one = f"past the {self.training_lengths[0]:,} tokens of training"
-        self.past = one if len(training_lengths) == 1 else "past the training length"
 
     def choose_block_tokens(self, given):
         """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
@@ -78,7 +58,7 @@ class Protocol:
     def layout(self, length):
         """How far before the end of a block each of its windows of `length` tokens starts, and how many of a window's
         last predictions are scored. The longest windows of one block cover its targets side by side."""
-        return np.array([length]), self.block_tokens
+        return np.array([length]), min(self.block_tokens, length)
 
     def prepare(self, dataset, trained):
         """What a run is measured on: `ends` and `documents` (blocks,), the place in val.bin of each block's last target
@@ -92,96 +72,73 @@ class Protocol:
         bytes_per_token = len(dataset.tokenizer.decode_bytes(text)) / len(targets)
         return {"ends": ends, "documents": documents, "bytes_per_token": bytes_per_token, "crossing": crossing}
 
-    def jobs(self, found, trained, limit):
-        """Everything that is measured for a run. limit: how many positions its scheme has; None: any number."""
-        return [Job(str(n), n) for n in self.lengths if limit is None or n <= limit]
+    def jobs(self, trained, limit):
+        """Everything that is measured for a run, {name of the array that it yields: tokens of context}. limit: how many
+        positions its scheme has; None: any number."""
+        return {str(n): n for n in self.lengths if limit is None or n <= limit}
 
-    def tokens(self, job, found):
-        """How many tokens the job sends through the model."""
-        return len(found["ends"]) * len(self.layout(job.length)[0]) * job.length
-
-    def block_losses(self, job, subject, found, change=None):
+    def block_losses(self, length, subject, found, change=None):
         """(blocks, windows of a block, scored) float64."""
-        before, scored = self.layout(job.length)
+        before, scored = self.layout(length)
         starts = (found["ends"][:, None] - before).flatten()
-        losses = window_losses(subject, starts, job.length, scored, change)
+        losses = window_losses(subject, starts, length, scored, change)
         return losses.astype(np.float64).reshape(self.blocks, -1, scored)
 
-    def measure(self, job, subject, found, trained):
+    def measure(self, job, length, subject, found, trained):
         """What a job yields: {name: array}. The array of the job's own name is the mean loss of every block."""
-        return {job.name: self.block_losses(job, subject, found).mean(axis=(1, 2))}
+        return {job: self.block_losses(length, subject, found).mean(axis=(1, 2))}
 
     # what follows from it
 
     def losses(self, found):
-        """{length: (blocks,)}."""
+        """{length: (blocks,)}. In `found`, arrays may have the seeds of one experiment as a first dimension."""
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
     def bands(self, values, found, p=0.05):
         """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. The
-        half-width is that of a band for one run, of an interval for seeds (see statistics.py), and None if the text has
+        half-width is that of a band for one run, of an interval for seeds (see statistics.py), and NaN if the text has
         too few documents."""
         if not values:
             return {}
-        stacked, parts = np.stack(list(values.values()), axis=-1), {}
+        stacked, errors = np.stack(list(values.values()), axis=-1), {}
         if stacked.ndim == 2:
             means, widths = text_bands(stacked, found["documents"], self.seed, p)
         else:
-            means, widths, parts = mean_intervals(stacked, found["documents"], p)
-
-        def plain(value):
-            return None if np.isnan(value) else float(value)
-
+            means, widths, errors = mean_intervals(stacked, found["documents"], p)
         return {
-            key: (float(means[i]), plain(widths[i]), {cause: plain(errors[i]) for cause, errors in parts.items()})
+            key: (means[i], widths[i], {cause: of_each[i] for cause, of_each in errors.items()})
             for i, key in enumerate(values)
         }
 
     def rows(self, found, trained):
-        """{length: row, or None where the scheme is undefined}. In `found`, arrays may have the seeds of one experiment
-        as a first dimension."""
+        """{length: row, or None where the scheme is undefined}."""
         losses, rows = self.losses(found), dict.fromkeys(self.lengths)
         deltas = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
         for n, (loss, level, _) in self.bands(losses, found).items():
             delta, band, errors = deltas[n]
             rows[n] = {"loss": loss, "level": level, "delta": delta, "band": band} | errors
             rows[n]["bits_per_byte"] = loss / math.log(2) / float(found["bytes_per_token"])
-        self.add_columns(rows, losses, found, trained)
         return rows
-
-    def add_columns(self, rows, losses, found, trained):
-        """Adds to the rows what only this protocol measures."""
 
     # how it is shown
 
     def about_text(self, found):
-        """What the report says about a text, as plain types."""
+        """What the report says about the text, as plain types."""
         known = {key: float(found[key]) for key in ("crossing", "bytes_per_token")}
         return known | {"documents": len(np.unique(found["documents"]))}
 
-    def heading(self, texts, pooled):
-        """The lines above the table. texts: {dataset: what `about_text` returned}."""
-        yield f"{self.name}: {self.targets.format(**vars(self))}"
-        for name, text in texts.items():
-            crossing = f"{text['crossing']:.0%} of the longest contexts cross documents"
-            yield f"{name}: {text['documents']} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
-            if text["documents"] < FEWEST_DOCUMENTS:
-                few = f"{text['documents']} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed"
-                yield f"note: {few}; choose a --dataset of more documents, or shorter --lengths"
-        yield f"Each cell: {self.cells}."
-        yield "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
-        if pooled:
-            yield "± of several seeds: the 95% interval of their mean, over text and seeds, for each length separately."
-        if "threshold" in self.options:
-            yield f"L*: the first length at which Δ exceeds {self.threshold:g} nats by more than its ±."
+    def in_words(self, text):
+        """What `about_text` returned."""
+        n, crossing = text["documents"], f"{text['crossing']:.0%} of the longest contexts cross documents"
+        words = f"{n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
+        if n < FEWEST_DOCUMENTS:
+            words += f"\nnote: {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed; "
+            words += "choose a --dataset of more documents, or shorter --lengths"
+        return words
 
     def shown(self):
         """The lengths that have a line in the table and a place in the picture."""
         return self.lengths
-
-    def label(self, n):
-        """A line's name in the table."""
-        return str(n)
 
     def cell(self, row, is_training_length):
         """One run at one length."""
@@ -190,14 +147,14 @@ class Protocol:
         return f"{row['loss']:.3f}  {row['delta']:+.3f} {within(row['band'])}"
 
     def interval(self, row, key):
-        """What the picture shades around a row's value: (low, high). The row is {} where the scheme is undefined."""
-        value, band = row.get(key, math.nan), row.get("band" if key in ("loss", "delta") else f"{key}_band") or 0.0
-        return value - band, value + band
+        """What the picture shades around a row's value: (low, high)."""
+        band = row["band" if key in ("loss", "delta") else f"{key}_band"]
+        return row[key] - band, row[key] + band
 
 
 def within(band):
     """The half-width of a band or an interval, in a table."""
-    return " " * 6 if band is None else f"±{band:.3f}"
+    return " " * 6 if np.isnan(band) else f"±{band:.3f}"
 
 
 def doublings(first, last):
@@ -217,15 +174,13 @@ def choose_lengths(given, training_lengths):
 
 class Fixed(Protocol, name="fixed", stem="length"):
     question = "the same last tokens of every context: does more context help them or hurt them?"
-    panels = (Panel("delta", "Δ: loss minus loss at the training length (nats per token)", linear=0.1),)
-    title = "How the loss changes as the context grows {past}"
+    panels = {"delta": "Δ: loss minus loss at the training length (nats per token)"}
 
 
 class Sliding(Protocol, name="sliding"):
     question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
     targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
-    title = "Loss in sliding windows as they grow {past}"
 
     def choose_block_tokens(self, given):
         shortest = self.lengths[0]
@@ -237,51 +192,37 @@ class Sliding(Protocol, name="sliding"):
         return length + np.arange(STRIDES) * self.block_tokens, self.block_tokens
 
 
-class WholeWindows(Protocol):
-    """The base of protocols that score every token of their windows."""
-
+class NonOverlapping(Protocol, name="nonoverlapping"):
+    question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
     options = ("threshold",)
     default_blocks = 64
-
-    def choose_block_tokens(self, given):
-        return self.longest
-
-    def layout(self, length):
-        return np.array([length]), length
-
-
-class NonOverlapping(WholeWindows, name="nonoverlapping"):
-    question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
     cells = Protocol.cells + ",\nand `real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
-    title = "Loss of text cut into windows as they grow {past}"
 
     def choose_block_tokens(self, given):
         if any(self.longest % n for n in self.lengths):
             raise ValueError(f"--protocol=nonoverlapping: all lengths must divide the longest, not {self.lengths}")
-        return super().choose_block_tokens(given)
+        return self.longest
 
     def layout(self, length):
         return self.longest - np.arange(0, self.longest, length), length
 
-    def jobs(self, found, trained, limit):
-        jobs = super().jobs(found, trained, limit)
-        return [job._replace(more=("edge",)) if job.length == trained else job for job in jobs]
-
-    def measure(self, job, subject, found, trained):
+    def measure(self, job, length, subject, found, trained):
         """Also yields `edge` (blocks,): the loss in the last quarter of the training length."""
-        losses = self.block_losses(job, subject, found)
-        kept = {job.name: losses.mean(axis=(1, 2))}
-        if job.length == trained:
+        losses = self.block_losses(length, subject, found)
+        kept = {job: losses.mean(axis=(1, 2))}
+        if length == trained:
             kept["edge"] = losses[:, :, -max(1, trained // 4) :].mean(axis=(1, 2))
         return kept
 
-    def add_columns(self, rows, losses, found, trained):
+    def rows(self, found, trained):
         """Splits Δ into dilution, which needs no change in the loss at any position, and the real rest."""
+        rows, losses = super().rows(found, trained), self.losses(found)
         dilution = {n: (1 - trained / n) * (found["edge"] - losses[trained]) for n in losses if n > trained}
         bands = self.bands({n: losses[n] - losses[trained] - dilution[n] for n in dilution}, found)
         for n, (real, band, _) in bands.items():
-            rows[n] |= {"dilution": float(dilution[n].mean()), "real": real, "real_band": band}
+            rows[n] |= {"dilution": dilution[n].mean(), "real": real, "real_band": band}
+        return rows
 
     def cell(self, row, is_training_length):
         text = super().cell(row, is_training_length)
@@ -289,30 +230,37 @@ class NonOverlapping(WholeWindows, name="nonoverlapping"):
         return text + real
 
 
-class Position(WholeWindows, name="position"):
+class Position(Protocol, name="position"):
     question = "the longest windows only: the mean loss at the positions between one length and the next"
+    options = ("threshold",)
+    default_blocks = 64
     column, axis = "up to", "positions up to"
     targets = (
         "{blocks} windows of {block_tokens:,} tokens; each line is the mean over the positions since the line above"
     )
     cells = "loss in nats per token, then Δ: that loss minus the loss in the line of the training length"
-    title = "Loss by position in one window that goes {past}"
 
-    def jobs(self, found, trained, limit):
-        return [Job("positions", super().jobs(found, trained, limit)[-1].length)]
+    def choose_block_tokens(self, given):
+        return self.longest
 
-    def measure(self, job, subject, found, trained):
+    def jobs(self, trained, limit):
+        return {"positions": max(super().jobs(trained, limit).values())}
+
+    def measure(self, job, length, subject, found, trained):
         """`positions` (blocks, length): the loss at every position."""
-        return {job.name: self.block_losses(job, subject, found)[:, 0]}
+        return {job: self.block_losses(length, subject, found)[:, 0]}
 
     def losses(self, found):
         positions = found["positions"]
         edges = [0, *(n for n in self.lengths if n <= positions.shape[-1])]
         return {n: positions[..., low:n].mean(axis=-1) for low, n in itertools.pairwise(edges)}
 
-    def add_columns(self, rows, losses, found, trained):
-        for n in losses:
-            del rows[n]["bits_per_byte"]  # the bytes are counted for all targets, not for those of a row
+    def rows(self, found, trained):
+        """Without bits per byte: the bytes are counted for all targets, not for those of a row."""
+        rows = super().rows(found, trained)
+        for row in filter(None, rows.values()):
+            del row["bits_per_byte"]
+        return rows
 
 
 class Context(Protocol, name="context"):
@@ -322,35 +270,32 @@ class Context(Protocol, name="context"):
         "foreign": "another document's context there",
         "shuffled": "shuffled context there",
     }
-    panels = tuple(Panel(f"gain_over_{kind}", f"nats gained over {words}") for kind, words in kinds.items())
+    panels = {f"gain_over_{kind}": f"nats gained over {words}" for kind, words in kinds.items()}
     cells = f"loss in nats per token, then the nats that the true context gains\nover {', over '.join(kinds.values())}"
-    title = "What the context is worth {past}"
     identity = {"foreign": "neither of the window nor of its document"}
 
-    def prepare(self, dataset, trained):
-        found = super().prepare(dataset, trained)
-        if len(np.unique(found["documents"])) < 2:
-            raise ValueError("--protocol=context needs blocks from at least two documents: choose another --dataset")
-        return found
+    def jobs(self, trained, limit):
+        plain = {job: n for job, n in super().jobs(trained, limit).items() if n >= trained}
+        further = [n for n in plain.values() if n > trained]
+        return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in further}
 
-    def jobs(self, found, trained, limit):
-        plain = [job for job in super().jobs(found, trained, limit) if job.length >= trained]
-        further = [job.length for job in plain if job.length > trained]
-        return plain + [Job(f"{kind}-{n}", n) for kind in ("foreign", "shuffled") for n in further]
+    def measure(self, job, length, subject, found, trained):
+        change = None
+        if job.startswith("foreign"):
+            change = foreign(subject.split, found["ends"], found["documents"], trained)
+        elif job.startswith("shuffled"):
+            change = shuffled(trained, self.seed)
+        return {job: self.block_losses(length, subject, found, change).mean(axis=(1, 2))}
 
-    def measure(self, job, subject, found, trained):
-        other = foreign(subject.split, found["ends"], found["documents"], trained)
-        changes = {"foreign": other, "shuffled": shuffled(trained, self.seed)}
-        change = changes.get(job.name.split("-")[0])
-        return {job.name: self.block_losses(job, subject, found, change).mean(axis=(1, 2))}
-
-    def add_columns(self, rows, losses, found, trained):
-        """What the true context gains over each of the others."""
-        asked = [(kind, n) for kind in self.kinds for n in losses if n > trained]
-        others = {(kind, n): losses[trained] if kind == "cut" else found[f"{kind}-{n}"] for kind, n in asked}
-        bands = self.bands({(kind, n): others[kind, n] - losses[n] for kind, n in asked}, found)
-        for (kind, n), (gain, band, _) in bands.items():
+    def rows(self, found, trained):
+        """Adds what the true context gains over each of the others."""
+        rows, losses, gains = super().rows(found, trained), self.losses(found), {}
+        for kind, n in itertools.product(self.kinds, losses):
+            if n > trained:
+                gains[kind, n] = (losses[trained] if kind == "cut" else found[f"{kind}-{n}"]) - losses[n]
+        for (kind, n), (gain, band, _) in self.bands(gains, found).items():
             rows[n] |= {f"gain_over_{kind}": gain, f"gain_over_{kind}_band": band}
+        return rows
 
     def shown(self):
         return [n for n in self.lengths if n >= min(self.training_lengths)]

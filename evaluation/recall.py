@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from data import tuning_part
-from evaluation.protocols import Job, Panel, Protocol, doublings
+from evaluation.protocols import Protocol, doublings
 from evaluation.statistics import wilson
 from evaluation.windows import predictions
 
@@ -21,16 +21,15 @@ NEAREST = 4  # tokens: a row holds the distances from one power of two to the ne
 def find_questions(split, tokenizer):
     """Every question of the text, (questions, 2): the start of its document, and the place of its answer. ValueError if
     tokens are not characters, if there is no question, or if a digit has two letters in one document."""
-    found, different = [], False
+    found, consistent = [], True
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
         text, letters = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
         for mention in MENTION.finditer(text if len(text) == last - first else ""):
             digit, letter = mention.groups()
             if digit in letters:
-                different |= letters[digit] != letter
                 found.append((first, first + mention.end() - 1))
-            letters[digit] = letter
-    if different or not found:
+            consistent &= letters.setdefault(digit, letter) == letter
+    if not (consistent and found):
         how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
     return np.array(found)
@@ -57,17 +56,16 @@ def planted(signs, distances):
     ids of SIGNS."""
     filler, *digits = signs.tolist()
 
-    def change(window, first):
-        for row, distance in zip(window, distances[first : first + len(window)], strict=True):
-            fact = row[-2:].clone()  # the digit and its letter
-            for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
-                row[place : min(place + 2, len(row) - 2)] = filler
-            place = len(row) - 4 - distance
-            if place and row[place - 1] in digits:  # neither half of another mention may stay
-                row[place - 1] = filler
-            if row[place + 1] in digits:
-                row[place + 2] = filler
-            row[place : place + 2] = fact
+    def change(row, i):
+        fact = row[-2:].clone()  # the digit and its letter
+        for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
+            row[place : min(place + 2, len(row) - 2)] = filler
+        place = len(row) - 4 - distances[i]
+        if place and row[place - 1] in digits:  # neither half of another mention may stay
+            row[place - 1] = filler
+        if row[place + 1] in digits:
+            row[place + 2] = filler
+        row[place : place + 2] = fact
 
     return change
 
@@ -86,17 +84,14 @@ class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back in the context does the model find an answer?"
     options = ()
     default_blocks = 200  # questions
-    column, axis = "distance", "tokens from the fact to the question, at least"
-    panels, headline = (Panel("accuracy", "share of right answers"),), "accuracy"
-    scored = "Share of right answers"
+    column, axis = "distance ≥", "tokens from the fact to the question, at least"
+    panels, headline = {"accuracy": "share of right answers"}, "accuracy"
     targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
-    title = "Answers found at a distance, {past}"
+    cells = "the share of right answers, its 95% interval, and the loss of the answers in nats"
+    one_run = "Interval of one run: over the choice of questions only (Wilson)."
+    several_seeds = "Interval of several seeds: of their mean, over documents and seeds."
     apart = 1.04
     identity = {"questions": "planted once"}
-
-    def lengths_of(self, trained):
-        """{distance: length of the contexts}, which are just long enough."""
-        return {d: max(trained, 2 * d) for d in self.shown()}
 
     def change(self, found, distance, length):
         """Plants the facts of all questions at distances from `distance` up to twice that."""
@@ -107,28 +102,29 @@ class Recall(Protocol, name="recall", stem="recall"):
     def prepare(self, dataset, trained):
         """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
         of SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
-        lengths = self.lengths_of(trained)
+        lengths = self.jobs(trained, None)
         ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
         for d, length in lengths.items():
-            window = dataset.val.windows(ends - length, length)
-            self.change(found, d, length)(window, 0)
-            found[f"guesses-{d}"] = guesses(dataset.tokenizer, window)
+            windows, change = dataset.val.windows(ends - length, length), self.change(found, int(d), length)
+            for i, row in enumerate(windows):
+                change(row, i)
+            found[f"guesses-{d}"] = guesses(dataset.tokenizer, windows)
         return found
 
-    def jobs(self, found, trained, limit):
-        asked = (Job(str(d), length, more=(f"loss-{d}",)) for d, length in self.lengths_of(trained).items())
-        return [job for job in asked if limit is None or job.length <= limit]
+    def jobs(self, trained, limit):
+        """One for each distance, with contexts that are just long enough."""
+        lengths = {str(d): max(trained, 2 * d) for d in self.shown()}
+        return {d: length for d, length in lengths.items() if limit is None or length <= limit}
 
-    def measure(self, job, subject, found, trained):
+    def measure(self, job, length, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
         right, losses = [], []
-        change = self.change(found, int(job.name), job.length)
-        scores = predictions(subject, found["ends"] - job.length, job.length, scored=1, change=change)
-        for logits, answers in scores:
+        change = self.change(found, int(job), length)
+        for logits, answers in predictions(subject, found["ends"] - length, length, scored=1, change=change):
             right.append((logits.argmax(-1) == answers).cpu())
             losses.append(F.cross_entropy(logits, answers, reduction="none").cpu())
-        return {job.name: torch.cat(right).numpy(), f"loss-{job.name}": torch.cat(losses).numpy()}
+        return {job: torch.cat(right).numpy(), f"loss-{job}": torch.cat(losses).numpy()}
 
     def losses(self, found):
         """{distance: whether each answer is right}, as numbers."""
@@ -140,10 +136,10 @@ class Recall(Protocol, name="recall", stem="recall"):
         rows, losses = dict.fromkeys(self.shown()), self.losses(found)
         bands = self.bands({d: right for d, right in losses.items() if right.ndim > 1}, found)
         for d, right in losses.items():
-            share, n = float(right.mean()), right.shape[-1]
+            share, n = right.mean(), right.shape[-1]
+            _, width, _ = bands.get(d, (share, np.nan, {}))
             low, high = wilson(share * n, n)
-            if d in bands and bands[d][1] is not None:
-                low, high = max(0.0, min(low, share - bands[d][1])), min(1.0, max(high, share + bands[d][1]))
+            low, high = max(0.0, np.fmin(low, share - width)), min(1.0, np.fmax(high, share + width))  # ignores NaN
             rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(found[f"loss-{d}"].mean())}
         return rows
 
@@ -151,24 +147,15 @@ class Recall(Protocol, name="recall", stem="recall"):
         known = [found[f"guesses-{d}"] for d in self.shown()]
         return {"documents": len(np.unique(found["documents"])), "guesses": np.max(known, axis=0).tolist()}
 
-    def heading(self, texts, pooled):
-        yield f"recall: {self.targets.format(**vars(self))}"
-        for name, text in texts.items():
-            ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
-            yield f"{name}: {text['documents']} documents; without a model, these guesses are right: {ceilings}"
-        yield "Each cell: the share of right answers, its 95% interval, and the loss of the answers in nats."
-        yield "Interval of one run: over the choice of questions only (Wilson)."
-        if pooled:
-            yield "Interval of several seeds: of their mean, over documents and seeds."
+    def in_words(self, text):
+        ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
+        return f"{text['documents']} documents; without a model, these guesses are right: {ceilings}"
 
     def shown(self):
         return doublings(NEAREST, self.longest // 2)
-
-    def label(self, n):
-        return f"{n}–{2 * n - 1}"
 
     def cell(self, row, is_training_length):
         return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {row['loss']:.3f}"
 
     def interval(self, row, key):
-        return row.get("low", np.nan), row.get("high", np.nan)
+        return row["low"], row["high"]

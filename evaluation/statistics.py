@@ -12,15 +12,11 @@ FEWEST_DOCUMENTS = 20  # with fewer documents no method that we know of covers 9
 
 
 def t_quantile(p, df):
-    """The value that Student's |t| with df degrees of freedom exceeds with probability p. p and df may be arrays."""
-    step = np.pi / 2 / 20_000  # t = sqrt(df)·tan(angle), and the density of the angle is cos^(df − 1)
-    edges = step * np.arange(20_001)
-    p, df = np.broadcast_arrays(p, np.minimum(df, 1000.0))
-    found = []
-    for tail, n in zip(p.flat, df.flat, strict=True):
-        below = np.cumsum(np.cos(edges[1:] - step / 2) ** (n - 1))
-        found.append(np.sqrt(n) * np.tan(np.interp(1 - tail, np.append(0, below / below[-1]), edges)))
-    return np.reshape(found, p.shape)
+    """The value that Student's |t| with df degrees of freedom exceeds with probability p."""
+    df = min(df, 1000.0)  # beyond, the quantiles hardly change
+    angles, step = np.linspace(0, np.pi / 2, 20_001, retstep=True)
+    below = np.cumsum(np.cos(angles[1:] - step / 2) ** (df - 1))  # t = sqrt(df)·tan(angle): the angle's density
+    return np.sqrt(df) * np.tan(np.interp(1 - p, np.append(0, below / below[-1]), angles))
 
 
 def by_document(values, documents):
@@ -83,8 +79,8 @@ def mean_intervals(values, documents, p=0.05):
 def breakdown(rows, training_length, threshold):
     """L*: the first length past training_length whose Δ exceeds the threshold, in nats, by more than its band or
     interval; None if there is none. rows: {length: {"delta", "band"}, or None where the scheme is undefined}. Rows
-    whose band is None are skipped."""
-    past = ((n, row) for n, row in rows.items() if n > training_length and row and row["band"] is not None)
+    whose band is NaN are skipped."""
+    past = ((n, row) for n, row in rows.items() if n > training_length and row)
     return next((n for n, row in past if row["delta"] - row["band"] > threshold), None)
 
 

@@ -56,14 +56,15 @@ def choose_ends(split, longest, stride, n, seed):
 @torch.no_grad()
 def predictions(subject, starts, length, scored, change=None):
     """Yields, a few thousand at a time, the last `scored` predictions of each window of `length` tokens: their logits
-    (n, vocabulary) and targets (n,). change(rows, first) may change a batch of windows (rows, length + 1); `first` is
-    the number of its first window. Memory holds only one batch of windows and the yielded logits."""
+    (n, vocabulary) and targets (n,). change(row, i) may change window i, whose row has length + 1 tokens. Memory holds
+    only one batch of windows and the yielded logits."""
     budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
     rows = max(1, budget // length)
     for first in range(0, len(starts), rows):
         window = subject.split.windows(starts[first : first + rows], length)
         if change:
-            change(window, first)
+            for i, row in enumerate(window, start=first):
+                change(row, i)
         window = window.to(subject.device)
         with autocast(subject.device, subject.dtype):
             hidden = subject.model.hidden(window[:, :-1], last=scored).flatten(0, 1)
@@ -83,10 +84,9 @@ def window_losses(subject, starts, length, scored, change=None):
 def shuffled(kept, seed):
     """A `change` of windows: shuffles the context except its last `kept` tokens."""
 
-    def change(window, first):
-        for i, row in enumerate(window, start=first):
-            far = row[: -1 - kept]
-            far[:] = far[torch.from_numpy(np.random.default_rng((seed, i)).permutation(len(far)))]
+    def change(row, i):
+        far = row[: -1 - kept]
+        far[:] = far[torch.from_numpy(np.random.default_rng((seed, i)).permutation(len(far)))]
 
     return change
 
@@ -97,15 +97,14 @@ def foreign(split, ends, documents, kept):
     outside the window and outside its document. ValueError if there is none."""
     bounds = np.append(split.docs, len(split.tokens))
 
-    def change(window, first):
-        n = window.size(1) - 1
-        for i, row in enumerate(window, start=first):
-            donors = np.roll(ends, -(i + len(ends) // 2))
-            before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
-            donors = donors[(donors - kept <= before) | (donors - n >= after)]
-            if not len(donors):
-                few = f"no block has {n - kept:,} tokens of other documents before it"
-                raise ValueError(f"{few}: choose shorter --lengths")
-            row[: n - kept] = torch.from_numpy(split.tokens[donors[0] - n : donors[0] - kept].astype(np.int64))
+    def change(row, i):
+        n = len(row) - 1
+        donors = np.roll(ends, -(i + len(ends) // 2))
+        before, after = min(bounds[documents[i]], ends[i] - n), max(bounds[documents[i] + 1], ends[i])
+        donors = donors[(donors - kept <= before) | (donors - n >= after)]
+        if not len(donors):
+            few = f"no block has {n - kept:,} tokens of other documents before it"
+            raise ValueError(f"{few}: choose shorter --lengths, or a --dataset of more documents")
+        row[: n - kept] = torch.from_numpy(split.tokens[donors[0] - n : donors[0] - kept].astype(np.int64))
 
     return change

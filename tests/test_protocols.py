@@ -48,8 +48,8 @@ def protocol_of(name, split, **settings):
 def measured(protocol, model, dataset, trained=16):
     """What a protocol finds about a model that was trained at `trained` tokens, its rows, and the Subject."""
     found, subject = protocol.prepare(dataset, trained), Subject(model, dataset.val, torch.float32, lambda n: None)
-    for job in protocol.jobs(found, trained, None):
-        found |= protocol.measure(job, subject, found, trained)
+    for job, length in protocol.jobs(trained, None).items():
+        found |= protocol.measure(job, length, subject, found, trained)
     return found, protocol.rows(found, trained), subject
 
 
@@ -72,11 +72,11 @@ def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name, known):
         return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
 
     protocol, found, _, subject = known(f, name)
-    for job in protocol.jobs(found, 16, None):
-        expected = f(torch.arange(job.length, dtype=torch.float64)).numpy()
-        losses = protocol.block_losses(job, subject, found)
+    for length in protocol.jobs(16, None).values():
+        expected = f(torch.arange(length, dtype=torch.float64)).numpy()
+        losses = protocol.block_losses(length, subject, found)
         windows, scored = {
-            "sliding": (4, 4), "nonoverlapping": (128 // job.length, job.length), "position": (1, job.length),
+            "sliding": (4, 4), "nonoverlapping": (128 // length, length), "position": (1, length),
         }.get(name, (1, 4))  # fmt: skip
         assert losses.shape == (10, windows, scored)
         np.testing.assert_allclose(losses, np.broadcast_to(expected[-scored:], losses.shape), atol=1e-5)
@@ -124,8 +124,8 @@ def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, schem
     block_tokens = 3 if name == "sliding" else 1
     protocol = protocol_of(name, ds.val, lengths=f"{longest // 4},{longest}", block_tokens=block_tokens, blocks=6)
     found, subject = protocol.prepare(ds, 16), Subject(model, ds.val, torch.float32, lambda n: None)
-    for job in protocol.jobs(found, 16, None):
-        length, expected = job.length, []
+    for length in protocol.jobs(16, None).values():
+        expected = []
         scored = length if name == "nonoverlapping" else block_tokens
         windows = {"fixed": 1, "sliding": 4, "nonoverlapping": longest // length}[name]
         for last in found["ends"]:
@@ -134,7 +134,7 @@ def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, schem
                 x, y = tokens[None, end - length : end], tokens[None, end - length + 1 : end + 1]
                 losses.append(torch.nn.functional.cross_entropy(model(x, y)[0][0, -scored:], y[0, -scored:]).item())
             expected.append(np.mean(losses))
-        assert protocol.block_losses(job, subject, found).mean(axis=(1, 2)) == pytest.approx(expected, abs=1e-5)
+        assert protocol.block_losses(length, subject, found).mean(axis=(1, 2)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
