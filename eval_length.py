@@ -12,6 +12,7 @@ import itertools
 import json
 import tempfile
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,8 @@ def kept(path, known, rows):
     """The measurements in an .npz file, {name: array}: all arrays but the known ones. ValueError if it is damaged."""
     try:
         with np.load(path, allow_pickle=False) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                raise ValueError  # np.savez compresses nothing, and this may inflate to any size
             found = {name: archive[name] for name in archive if name not in known}
         if all(a.dtype.kind in "bf" and a.shape[:1] == (rows,) and np.isfinite(a).all() for a in found.values()):
             return found

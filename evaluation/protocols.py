@@ -173,7 +173,7 @@ def choose_lengths(given, training_lengths):
 
 
 class Fixed(Protocol, name="fixed", stem="length"):
-    question = "the same last tokens of every context: does more context help them or hurt them?"
+    question = "how does the loss of the same tokens change as their context grows?"
     panels = {"delta": "Δ: loss minus loss at the training length (nats per token)"}
 
 

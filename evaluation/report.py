@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.pictures import figure_of, mark_training_length, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.statistics import breakdown
 
 CAPTION = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
@@ -129,18 +129,22 @@ def star(result):
 def draw(protocol, results):
     """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap."""
     shown, n = protocol.shown(), len(protocol.panels)
-    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=protocol.question)
+    title = protocol.question[0].upper() + protocol.question[1:]
+    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=title)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
-    for axes, (key, label) in zip(all_axes, protocol.panels.items(), strict=True):
+    for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
+        ends = []
         for i, (name, result) in enumerate(results.items()):
             rows, color = result["rows"], styles[i]["color"]
             last = max((n for n, row in rows.items() if row), default=0)
-            name += f" (undefined past {last:,})" if last < max(rows) else ""
             defined = [n for n in shown if key in (rows[n] or {})]
             x = np.array(defined) * protocol.apart ** (i - (len(results) - 1) / 2)
-            axes.plot(x, [rows[n][key] for n in defined], label=name, **styles[i])
+            axes.plot(x, [rows[n][key] for n in defined], **styles[i])
+            is_whole = defined and defined[-1] == shown[-1]
+            label = name if is_whole else f"{name} (undefined past {last:,})"
+            ends.append((label, color, (x[-1], rows[last][key]) if is_whole else None))
             low, high = np.reshape([protocol.interval(rows[n], key) for n in defined], (-1, 2)).T
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
             for own in result.get("seeds", {}).values():
@@ -151,8 +155,8 @@ def draw(protocol, results):
         axes.margins(x=0.02)
         axes.grid(alpha=0.25)
         mark_training_length(axes, *protocol.training_lengths)
-        axes.set(xlabel=protocol.axis, ylabel=label)
-    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+        axes.set(xlabel=protocol.axis, ylabel=ylabel)
+        label_ends(axes, ends)
     figure.supxlabel(CAPTION, fontsize=8, color="0.4")
     return figure
 
