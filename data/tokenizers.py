@@ -4,7 +4,6 @@ meta.json and every checkpoint keep a tokenizer's spec: plain types from which t
 """
 
 import base64
-import json
 import os
 import re
 from pathlib import Path
@@ -31,9 +30,6 @@ class Tokenizer:
     def __init_subclass__(cls, kind=None):
         if kind:
             KINDS[kind] = cls
-
-    def __reduce__(self):
-        return tokenizer_from, (self.spec,)  # how other processes get it
 
 
 class CharTokenizer(Tokenizer, kind="char"):
@@ -109,7 +105,7 @@ class BPETokenizer(Tiktoken, kind="bpe"):
 
 class HuggingFaceTokenizer(Tokenizer, kind="hf"):
     """A byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Llama 3, Qwen, …), through the package `tokenizers`.
-    Its special tokens are those of the file. ValueError if it changes text, or joins words across spaces."""
+    ValueError for any other, and for a text that it changes."""
 
     form = {"json": str}
 
@@ -118,41 +114,40 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
             import tokenizers  # optional
         except ImportError:
             raise ValueError("a tokenizer.json needs one more package: pip install tokenizers") from None
-        try:
-            self.inner = tokenizers.Tokenizer.from_str(json)
-        except Exception as error:  # the package raises nothing more specific
-            raise ValueError(f"not a Hugging Face tokenizer.json ({error})") from None
-        self.inner.no_truncation()
-        self.inner.no_padding()
         self.spec = {"kind": "hf", "json": json}
-        vocabulary, added = self.inner.get_vocab(with_added_tokens=True), self.inner.get_added_tokens_decoder()
-        self.n_vocab = max(vocabulary.values(), default=0) + 1
-        special = {token.content: id for id, token in added.items() if token.special}
-        self.eot = next((special[name] for name in ENDS if name in special), None)
-        alphabet = byte_alphabet()
-        self.bytes = {  # id -> bytes; added tokens are stored as text, the others in the byte alphabet
-            id: token.encode() if id in added or set(token) - alphabet.keys() else bytes(alphabet[c] for c in token)
-            for token, id in vocabulary.items()
-        }
-        if any(re.search(rb"\w ", token) for id, token in self.bytes.items() if id not in added):
-            raise ValueError(
-                "it has tokens with a space after a letter, so long documents cannot be cut: not supported"
-            )
-        self.encode(PROBE)
+        try:
+            self.special, self.plain = (tokenizers.Tokenizer.from_str(json) for _ in range(2))
+            self.plain.encode_special_tokens = True
+            for inner in (self.special, self.plain):
+                inner.no_truncation()
+                inner.no_padding()
+            added = {id: token.content for id, token in inner.get_added_tokens_decoder().items()}
+            alphabet = byte_alphabet()
+            self.bytes = {  # id -> bytes; added tokens are stored as text, the others in the byte alphabet
+                id: added[id].encode() if id in added else bytes(alphabet[c] for c in token)
+                for token, id in inner.get_vocab().items()
+            }
+            self.encode(PROBE)
+        except Exception as error:  # the package raises nothing more specific
+            raise ValueError(f"not a tokenizer.json of byte-level BPE that keeps all text ({error})") from None
+        self.n_vocab = max(self.bytes) + 1
+        self.eot = next((id for end in ENDS for id, token in added.items() if token == end), None)
 
-    def encode(self, text, plain=False):
-        self.inner.encode_special_tokens = plain
-        ids = self.inner.encode(text, add_special_tokens=False).ids
+    def encode(self, text):
+        return self._kept(self.special, text)
+
+    def encode_plain(self, text):
+        return self._kept(self.plain, text)
+
+    def _kept(self, inner, text):
+        """The ids of a text. ValueError unless they give it back."""
+        ids = inner.encode(text, add_special_tokens=False).ids
         given, got = text.encode(), self.decode_bytes(ids)
         if given != got:
             n = len(os.path.commonprefix([given, got]))
             given, got = (part[n : n + 20].decode(errors="replace") for part in (given, got))
-            supported = "only byte-level BPE that keeps all text is supported"
-            raise ValueError(f"the tokenizer turns {given!r} into {got!r}: {supported}")
+            raise ValueError(f"the tokenizer turns {given!r} into {got!r}")
         return ids
-
-    def encode_plain(self, text):
-        return self.encode(text, plain=True)
 
     def decode_bytes(self, ids):
         return b"".join(self.bytes[id] for id in ids)
@@ -183,15 +178,12 @@ def named_tokenizer(name):
         from data import load  # it imports this module
 
         return load(name.removeprefix("data:")).tokenizer
-    if not (name.endswith(".json") or Path(name).is_file()):
+    if not Path(name).is_file():
         known = "gpt2, PATH/tokenizer.json or data:NAME; data.prepare also takes char and bpe:N"
         raise ValueError(f"--tokenizer={name!r} must be {known}")
-    if not Path(name).is_file():
-        raise ValueError(f"--tokenizer={name!r}: there is no such file")
     try:
-        content = json.loads(Path(name).read_text(encoding="utf-8"))
-        return HuggingFaceTokenizer(json.dumps(content, ensure_ascii=False))  # one spec for any layout of the file
-    except (ValueError, RecursionError) as error:
+        return HuggingFaceTokenizer(Path(name).read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"--tokenizer={name!r} cannot be used: {error}") from None
 
 

@@ -1,11 +1,9 @@
 """Tiny Shakespeare by character, as in nanoGPT: the same as  python -m data.prepare shakespeare_char"""
 
+import runpy
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from data.prepare import main, script
-
-if __name__ == "__main__":
-    script(lambda argv: main(["shakespeare_char", *argv]))
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+sys.argv.insert(1, "shakespeare_char")
+runpy.run_module("data.prepare", run_name="__main__")
