@@ -84,16 +84,6 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
 
-def usual_name(text, kind):
-    """The dataset's name if --name gives none: made of the text's name and the tokenizer. ValueError if they have no
-    names of their own."""
-    if text.dataset and kind == text.tokenizer:
-        return text.dataset
-    if text.dataset and (is_trained(kind) or kind == "gpt2"):
-        return f"{text.dataset.removesuffix('_char')}_{kind.replace(':', '')}"
-    raise ValueError("this dataset needs a name: --name=NAME")
-
-
 def check_same(folder, source):
     """ValueError if the dataset in `folder` was not made from `source`."""
     held = read_json(folder / "meta.json", data.META)["source"]
@@ -131,7 +121,11 @@ def main(argv):
         raise ValueError(f"--{min(odd)} has no meaning for {' '.join(args.text)}")
     kind = args.tokenizer or text.tokenizer
     tokenizer = None if is_trained(kind) else named_tokenizer(kind)
-    name = args.name or usual_name(text, kind)
+    usual = text.dataset
+    if usual and kind != text.tokenizer:
+        usual = f"{usual.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # stdlib_bpe1024
+    if not (name := args.name or usual):
+        raise ValueError("this dataset needs a name: --name=NAME")
     folder = data.folder_of(name)
     source = {"text": text.source, "tokenizer": kind} | given
     source.pop("file", None)  # every copy is the same text

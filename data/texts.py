@@ -41,28 +41,24 @@ class Document:
     def pieces(self):
         """The text in pieces, so that memory stays bounded. They are cut before white space, where the patterns of
         tokenizers always cut, so that the ids are those of the whole text."""
+        text = self.text
         try:
-            with self._open() as f:
+            # newline="": line ends stay as they are
+            with io.StringIO(text) if isinstance(text, str) else open(text, encoding="utf-8", newline="") as f:
                 for start in range(0, self.first, PIECE):
                     f.read(min(PIECE, self.first - start))
                 left, rest = self.last - self.first, ""
-                while text := f.read(min(PIECE, left)):
-                    left -= len(text)
-                    text = rest + text
-                    cut = last_cut(text)
-                    rest = text[cut:]
-                    if cut:
-                        yield text[:cut]
+                while read := f.read(min(PIECE, left)):
+                    left -= len(read)
+                    rest += read
+                    if cut := last_cut(rest):
+                        yield rest[:cut]
+                        rest = rest[cut:]
                 if rest:
                     yield rest
         except UnicodeDecodeError as error:
-            where = f"{self.text} is not UTF-8 text (byte {error.start})"
+            where = f"{text} is not UTF-8 text (byte {error.start})"
             raise ValueError(f"{where}: leave it out, or convert it") from None
-
-    def _open(self):
-        if isinstance(self.text, str):
-            return io.StringIO(self.text)
-        return open(self.text, encoding="utf-8", newline="")  # newline="": line ends stay as they are
 
 
 def last_cut(text):
@@ -106,10 +102,21 @@ class Rows:
                 yield Document("a row", row[self.column])
 
 
-def split_rows(source, files, column, config=None):
-    """The documents of a dataset: of the Hugging Face hub's, or of local .parquet or .jsonl files. For validation is
-    its own split for it, or else nanoGPT's 0.05%, but up to a tenth of a small dataset."""
-    splits = load_rows(source, files, config)
+def split_rows(source, where, column):
+    """The documents of a dataset that `where` describes to load_dataset. For validation is its own split for it, or
+    else nanoGPT's 0.05%, but up to a tenth of a small dataset."""
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(f"{source} needs one more package: pip install datasets") from None
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
+    try:
+        splits = datasets.load_dataset(**where)
+    except Exception as error:  # of any type: from the network, the hub or a file
+        why = " ".join(str(error.__cause__ or error).split())[:300]
+        raise ValueError(f"{source} could not be loaded: {why}") from None
+    if "train" not in splits:
+        raise ValueError(f"{source} has no split 'train', only: {', '.join(splits)}")
     train, val = splits["train"], splits.get("validation")
     if getattr(train.features.get(column), "dtype", None) not in ("string", "large_string"):
         known = ", ".join(train.features)
@@ -117,29 +124,9 @@ def split_rows(source, files, column, config=None):
     if val is None:
         n = len(train)
         count = max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
-        held = np.sort(np.random.default_rng(2357).permutation(n)[:count])
-        train, val = train.select(np.setdiff1d(np.arange(n), held)), train.select(held)
+        order = np.random.default_rng(2357).permutation(n)
+        train, val = train.select(np.sort(order[count:])), train.select(np.sort(order[:count]))
     return {"train": Rows(train, column), "val": Rows(val, column)}
-
-
-def load_rows(source, files, config):
-    """The splits of a dataset. ValueError if it cannot be loaded."""
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(f"{source} needs one more package: pip install datasets") from None
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
-    what = {"path": source, "name": config}
-    if files:
-        what = {"path": ROWS[files[0].suffix], "data_files": [str(f.resolve()) for f in files]}
-    try:
-        splits = datasets.load_dataset(**what)
-        if "train" not in splits:
-            raise ValueError(f"it has no split 'train', only: {', '.join(splits)}")
-    except Exception as error:  # of any type: from the network, the hub or a file
-        why = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ValueError(f"{source} could not be loaded: {why}") from None
-    return splits
 
 
 def sympy():
@@ -218,7 +205,7 @@ def hub(name, dataset, about=""):
     """The Text of a dataset of the Hugging Face hub."""
 
     def read(column="text", config=None):
-        return split_rows(name, (), column, config)
+        return split_rows(name, {"path": name, "name": config}, column)
 
     return Text(read, dataset, name, about, "gpt2")
 
@@ -232,7 +219,8 @@ def own(paths, glob):
     if len(kinds) > 1:
         raise ValueError(f"{source} has files of different kinds ({', '.join(sorted(kinds))}): prepare one kind")
     if kinds != {"text"}:
-        return Text(lambda glob="", column="text": split_rows(source, files, column), "", source, tokenizer="gpt2")
+        where = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}
+        return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, tokenizer="gpt2")
     root = os.path.commonpath([p.resolve().parent for p in files])
     return Text(lambda glob="": split_texts(by_name(files, root)), "", source)
 

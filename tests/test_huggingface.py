@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import data
-from data import documents
-from data.documents import Rows
+from data import texts
 from data.prepare import main
 from data.tokenizers import END_OF_TEXT
 
 TEXTS = [f"document {i}:\n" + " ".join(str(i * j) for j in range(i % 7 + 3)) for i in range(30)]
-FILES = ["meta.json", "train.bin", "train_docs.bin", "val.bin", "val_docs.bin"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,18 +29,18 @@ def cache(tmp_path, monkeypatch):
     datasets.disable_progress_bars()
 
 
-def write(path, texts=TEXTS, column="text"):
+def write(path, texts=TEXTS):
     """The texts as one parquet or jsonl file."""
     if path.suffix == ".parquet":
-        pq.write_table(pa.table({"id": range(len(texts)), column: texts}), path)
+        pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path)
     else:
-        path.write_text("".join(json.dumps({"id": i, column: text}) + "\n" for i, text in enumerate(texts)))
+        path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)))
     return path
 
 
-def prepare(tmp_path, *args, name="set", tokenizer="char"):
-    assert main([*map(str, args), f"--name={tmp_path}/{name}", f"--tokenizer={tokenizer}"]) == 0
-    return data.load(f"{tmp_path}/{name}")
+def prepare(tmp_path, *args, tokenizer="char"):
+    assert main([*map(str, args), f"--name={tmp_path}/set", f"--tokenizer={tokenizer}"]) == 0
+    return data.load(f"{tmp_path}/set")
 
 
 def decode(ds, split):
@@ -52,13 +49,9 @@ def decode(ds, split):
     return [ds.tokenizer.decode_bytes(ids).decode().removesuffix(END_OF_TEXT) for ids in documents]
 
 
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
-
-
 @pytest.mark.parametrize("name", ["texts.parquet", "texts.jsonl"])
 def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
-    ds = prepare(tmp_path, write(tmp_path / name), "--num_proc=2")
+    ds = prepare(tmp_path, write(tmp_path / name))
     train, val = decode(ds, ds.train), decode(ds, ds.val)
     assert len(val) == 3 and val == [t for t in TEXTS if t in val]
     assert train == [t for t in TEXTS if t not in val]
@@ -66,10 +59,12 @@ def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
     assert ds.meta["source"]["text"] == str(tmp_path / name)
 
 
-def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(tmp_path):
-    texts = [*TEXTS, "", None, "a <|endoftext|> b 中文 naïve 🙂\r\n"]
-    ds = prepare(tmp_path, write(tmp_path / "t.parquet", texts), tokenizer="bpe:300")
-    assert sorted(decode(ds, ds.train) + decode(ds, ds.val)) == sorted(filter(None, texts))
+def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "PIECE", 7)
+    rows = [*TEXTS, "", None, "a <|endoftext|> b 中文 naïve 🙂\r\n"]
+    files = write(tmp_path / "a.parquet", rows[:20]), write(tmp_path / "b.parquet", rows[20:])
+    ds = prepare(tmp_path, *files, tokenizer="bpe:300")
+    assert sorted(decode(ds, ds.train) + decode(ds, ds.val)) == sorted(filter(None, rows))
     for split in (ds.train, ds.val):
         assert (np.flatnonzero(split.tokens == ds.tokenizer.eot) == split.docs[1:] - 1).all()
 
@@ -82,102 +77,47 @@ def test_the_default_tokenizer_is_gpt2s(tmp_path, gpt2_bpe):
     assert ds.train.tokens.tolist() == sum(ids, [])[:-1]
 
 
-def test_any_number_of_processes_and_any_size_of_chunks_and_pieces_give_the_same_bytes(tmp_path, monkeypatch):
-    files = write(tmp_path / "a.parquet", TEXTS[:20]), write(tmp_path / "b.parquet", TEXTS[20:])
-    for n, chunk, piece in ((1, 100, 1000), (3, 7, 7)):
-        monkeypatch.setattr(documents, "CHUNK", chunk)
-        monkeypatch.setattr(documents, "PIECE", piece)
-        prepare(tmp_path, *files, f"--num_proc={n}", name=str(n), tokenizer="bpe:300")
-    assert contents(tmp_path / "1") == contents(tmp_path / "3")
-    assert len(contents(tmp_path / "1")) == 5  # nothing else is left
-
-
-def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    path, tokenise = write(tmp_path / "t.parquet"), documents._tokenise
-    prepare(tmp_path, path, name="whole", tokenizer="bpe:300")
-    shutil.rmtree(tmp_path / "cache")
-    monkeypatch.setattr(documents, "CHUNK", 10)
-
-    def killed(text, **kw):
-        return os._exit(9) if text == TEXTS[25] else tokenise(text, **kw)
-
-    with monkeypatch.context() as m, pytest.raises(ValueError, match="tokenising stopped .*: the same command resumes"):
-        m.setattr(documents, "_tokenise", killed)
-        prepare(tmp_path, path, "--num_proc=2", tokenizer="bpe:300")
-    assert not (tmp_path / "set").exists()
-
-    def only_the_last_chunk(text, **kw):
-        assert text in TEXTS[20:]
-        return tokenise(text, **kw)
-
-    monkeypatch.setattr(documents, "_tokenise", only_the_last_chunk)
-    prepare(tmp_path, path, "--num_proc=2", tokenizer="bpe:300")
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("how", ["Ctrl-C", "kill"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_preparation_says_one_line_and_leaves_nothing_for_the_next(tmp_path, how):
     path, out = write(tmp_path / "t.jsonl", ["some words " * 300] * 20_000), tmp_path / "out"
-    command = [sys.executable, "-m", "data.prepare", path, f"--name={tmp_path}/set", "--tokenizer=char", "--num_proc=2"]
+    command = [sys.executable, "-m", "data.prepare", path, f"--name={tmp_path}/set", "--tokenizer=char"]
     env = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
     with open(out, "w") as f:
         root = Path(data.__file__).parents[1]
         started = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True, cwd=root, env=env)
-        while not re.search(r"tokenising .num_proc=2.: +[1-9]", out.read_text()):
+        while not re.search("tokenising train: +[1-9]", out.read_text()):
             assert started.poll() is None, out.read_text()
             time.sleep(0.02)
-        os.killpg(started.pid, signal.SIGINT) if how == "Ctrl-C" else started.kill()
-        assert started.wait(30) == (-signal.SIGINT if how == "Ctrl-C" else -signal.SIGKILL), out.read_text()
-    if how == "Ctrl-C":
-        said = out.read_text().split("\r")[-1].strip().splitlines()
-        assert (
-            said[-1] == "stopped: nothing has changed; to resume, run the same command"
-            and "Traceback" not in out.read_text()
-        )
+        os.killpg(started.pid, how)
+        assert started.wait(30) == -how, out.read_text()
+    if how == signal.SIGINT:
+        assert out.read_text().endswith("\nstopped: nothing has changed\n") and "Traceback" not in out.read_text()
         assert not (tmp_path / "set").exists()
-    write(path)
-    time.sleep(0.5)  # for the processes of a killed one to notice, and to give up the lock
-    prepare(tmp_path, path)
-    assert sorted(contents(tmp_path / "set")) == FILES
+    ds = prepare(tmp_path, write(path))
+    assert sorted(decode(ds, ds.train) + decode(ds, ds.val)) == sorted(TEXTS)  # not the rows of before
 
 
-def test_texts_that_changed_are_not_mixed(tmp_path, monkeypatch):
-    path = write(tmp_path / "t.jsonl")
-    with monkeypatch.context() as m, pytest.raises(OSError, match="disk full"):
-        m.setattr("data.prepare.TokenWriter.close", Mock(side_effect=OSError("disk full")))
-        prepare(tmp_path, path)
-    write(path, ["new " + text for text in TEXTS])
-    os.utime(path, (1, 1))
-    ds = prepare(tmp_path, path)
-    assert all(text.startswith("new ") for text in decode(ds, ds.train))
-    assert sorted(contents(tmp_path / "set")) == FILES
-
-
-def test_a_finished_dataset_says_so_and_costs_nothing(tmp_path, capsys):
+def test_a_finished_dataset_says_so_and_costs_nothing(tmp_path, capsys, monkeypatch):
     path = write(tmp_path / "t.jsonl")
     before = prepare(tmp_path, path).hash
-    shutil.rmtree(tmp_path / "cache")
-    assert prepare(tmp_path, path).hash == before
-    assert "is prepared already" in capsys.readouterr().out and not (tmp_path / "cache").exists()
-    with pytest.raises(
-        ValueError, match="holds another dataset .column='text'.: choose another --name, or --overwrite"
-    ):
+    monkeypatch.setattr(texts, "split_rows", Mock(side_effect=AssertionError))
+    assert prepare(tmp_path, path).hash == before and "is prepared already" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="holds another dataset .column=None.: choose another --name, or --overwrite"):
         prepare(tmp_path, path, "--column=id")
 
 
 def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch):
-    def load_rows(**splits):
+    def held_out(**splits):
         monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)
-        made = Rows("hub/name")
-        return made.rows, made.held
+        documents = texts.TEXTS["openwebtext"].read()
+        return [[document.text for document in documents[split]] for split in ("train", "val")]
 
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(300_000)]})
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
-    _, held = load_rows(train=rows)
-    assert sorted(map(int, expected)) == np.flatnonzero(held).tolist() and held.sum() == 150
+    train, val = held_out(train=rows)
+    assert val == sorted(expected, key=int) and sorted(train + val, key=int) == rows["text"][:]
     splits = {s: datasets.Dataset.from_dict({"text": [s] * n}) for s, n in (("train", 200), ("validation", 7))}
-    rows, held = load_rows(**splits)
-    assert rows["text"][:] == ["train"] * 200 + ["validation"] * 7 and held.tolist() == [False] * 200 + [True] * 7
+    assert held_out(**splits) == [["train"] * 200, ["validation"] * 7]
 
 
 @pytest.mark.parametrize(
@@ -186,15 +126,11 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
         (["{tmp}/nothing.jsonl"], "there is no file or folder .*nothing.jsonl"),
         (["{tmp}", "--glob=*"], "has files of different kinds ..jsonl, .parquet, text.: prepare one kind"),
         (["{tmp}/broken.parquet"], "broken.parquet could not be loaded: Parquet magic bytes not found"),
-        (["{tmp}/good.jsonl", "--column=id"], "--column='id' is not a column of text in .*: id .int64., text .string."),
+        (["{tmp}/good.jsonl", "--column=id"], "--column='id' is not a column of text in .*which has: id, text$"),
         (["{tmp}/good.jsonl", "--column=content"], "--column='content' is not a column of text"),
         (["{tmp}/one.jsonl"], "the text has too few documents, and none is left for train"),
         (["{tmp}/good.jsonl", "--tokenizer=bpe:9999"], "too small for --tokenizer=bpe:9999"),
-        (
-            ["{tmp}/good.jsonl", "--tokenizer=data:{tmp}/ab"],
-            "^the tokenizer lacks 'docu.*; it has these 2 characters: 'ab'$",
-        ),
-        (["{tmp}/good.jsonl", "--num_proc=0"], "--num_proc=0 must be at least 1"),
+        (["{tmp}/good.jsonl", "--tokenizer=data:{tmp}/ab"], "the tokenizer lacks 'docu.*these 2 characters: 'ab'$"),
         (["{tmp}/good.jsonl", "--config=x"], "--config has no meaning for .*good.jsonl"),
         (["hf:no/such"], "no/such could not be loaded: the hub is away"),
     ],
@@ -215,4 +151,4 @@ def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypa
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="needs one more package: pip install datasets"):
-        main(["hf:a/b", f"--name={tmp_path}/new"])
+        main(["hf:a/b", "--tokenizer=char", f"--name={tmp_path}/new"])
