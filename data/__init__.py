@@ -83,11 +83,10 @@ def load(name):
         from data import prepare  # only here: most calls find it prepared
 
         if name != DEFAULT:
-            own = f"PATH --name={name}"
-            text = next((known for known, text in prepare.TEXTS.items() if text.dataset == folder.name), own)
-            prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "no datasets"
-            how = f"run  python -m data.prepare {text}"
-            raise ValueError(f"dataset {name!r} is not prepared ({prepared} are): {how}")
+            texts = {text.dataset: known for known, text in prepare.TEXTS.items()}
+            prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "none"
+            how = f"run  python -m data.prepare {texts.get(folder.name, f'PATH --name={name}')}"
+            raise ValueError(f"dataset {name!r} is not prepared (prepared are: {prepared}): {how}")
         prepare.main(["stdlib"])
     meta = read_json(meta_path, META)
     try:

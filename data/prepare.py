@@ -17,11 +17,9 @@ If a file has the name of a text, write ./NAME.
 import argparse
 import hashlib
 import inspect
-import itertools
 import json
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -33,39 +31,25 @@ from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
 from run.files import Lock, file_hash, making, read_json
 from run.script import script
 
-BATCH = 64  # pieces of text that are tokenised at a time
-
-
-def tokenised(documents, tokenizer):
-    """Yields (document, UTF-8, ids) for every piece of every document, tokenised in several threads."""
-
-    def encode(document, piece):
-        try:
-            return document, piece.encode(), tokenizer.encode_plain(piece)
-        except ValueError as error:
-            raise ValueError(f"{document.name}: {error}") from None
-
-    pieces = ((document, piece) for document in documents for piece in document.pieces())
-    with ThreadPoolExecutor() as pool:
-        while batch := list(itertools.islice(pieces, BATCH)):
-            yield from pool.map(encode, *zip(*batch, strict=True))
-
 
 def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
-    tokens_path, docs_path, n_bytes, current = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0, None
+    tokens_path, docs_path, n_bytes = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for document, raw, ids in tokenised(tqdm(documents, desc=f"tokenising {split}", unit="doc"), tokenizer):
-            if document is not current:
-                if current and tokenizer.eot is not None:
-                    tokens.write(np.array(tokenizer.eot, dtype))
-                docs.write(np.int64(tokens.tell() // dtype.itemsize))
-                current = document
-            tokens.write(np.asarray(ids, dtype))
-            n_bytes += len(raw)
-            text_hash.update(raw)
+        for document in tqdm(documents, desc=f"tokenising {split}", unit="doc"):
+            if docs.tell() and tokenizer.eot is not None:
+                tokens.write(np.array(tokenizer.eot, dtype))
+            docs.write(np.int64(tokens.tell() // dtype.itemsize))
+            for piece in document.pieces():
+                try:
+                    tokens.write(np.asarray(tokenizer.encode_plain(piece), dtype))
+                except ValueError as error:
+                    raise ValueError(f"{document.name}: {error}") from None
+                raw = piece.encode()
+                n_bytes += len(raw)
+                text_hash.update(raw)
         counts = {"tokens": tokens.tell() // dtype.itemsize, "documents": docs.tell() // 8, "bytes": n_bytes}
-    if current is None:
+    if not counts["documents"]:
         raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
     return counts | {"sha256": file_hash(tokens_path), "docs_sha256": file_hash(docs_path)}
 

@@ -166,7 +166,7 @@ def shakespeare(file=None):
     try:
         raw = Path(file).read_bytes() if file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     except OSError as error:
-        raise ValueError(f"{SHAKESPEARE} could not be read ({error}): give a copy with --file=PATH") from None
+        raise ValueError(f"{file or SHAKESPEARE} could not be read ({error}): give a copy with --file=PATH") from None
     if hashlib.sha256(raw).hexdigest() != SHAKESPEARE_SHA256:
         other = "for your own text: python -m data.prepare PATH"
         raise ValueError(f"{file or SHAKESPEARE} is not Tiny Shakespeare (sha256 {SHAKESPEARE_SHA256[:16]}…): {other}")

@@ -118,20 +118,18 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
         try:
             self.special, self.plain = (tokenizers.Tokenizer.from_str(json) for _ in range(2))
             self.plain.encode_special_tokens = True
-            for inner in (self.special, self.plain):
-                inner.no_truncation()
-                inner.no_padding()
-            added = {id: token.content for id, token in inner.get_added_tokens_decoder().items()}
-            alphabet = byte_alphabet()
+            self.special.no_truncation()
+            self.plain.no_truncation()
+            added, alphabet = self.plain.get_added_tokens_decoder(), byte_alphabet()
             self.bytes = {  # id -> bytes; added tokens are stored as text, the others in the byte alphabet
-                id: added[id].encode() if id in added else bytes(alphabet[c] for c in token)
-                for token, id in inner.get_vocab().items()
+                id: token.encode() if id in added else bytes(alphabet[c] for c in token)
+                for token, id in self.plain.get_vocab().items()
             }
             self.encode(PROBE)
         except Exception as error:  # the package raises nothing more specific
             raise ValueError(f"not a tokenizer.json of byte-level BPE that keeps all text ({error})") from None
         self.n_vocab = max(self.bytes) + 1
-        self.eot = next((id for end in ENDS for id, token in added.items() if token == end), None)
+        self.eot = next((id for end in ENDS for id, token in added.items() if token.content == end), None)
 
     def encode(self, text):
         return self._kept(self.special, text)

@@ -59,7 +59,6 @@ def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kin
         (folder / f"{i}.txt").write_text("".join(rng.choice(words) for _ in range(900)), encoding="utf-8", newline="")
     whole = prepare(tmp_path, folder, f"--tokenizer={kind}", name="whole")
     monkeypatch.setattr(texts, "PIECE", 37)
-    monkeypatch.setattr(data.prepare, "BATCH", 3)
     pieces = prepare(tmp_path, folder, f"--tokenizer={kind}", name="pieces")
     assert whole.hash == pieces.hash
     eot = whole.tokenizer.eot
