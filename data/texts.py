@@ -145,8 +145,8 @@ def stdlib():
 
 def ascii_sources(root, outside):
     """The pure ASCII .py files below root, except those in a folder whose name is in `outside`."""
-    inside = [p for p in find_files([root], "*.py") if not outside & set(p.relative_to(root).parts)]
-    return by_name([p for p in inside if p.read_bytes().isascii()], root)
+    files = by_name(find_files([root], "*.py"), root)
+    return {name: p for name, p in files.items() if not outside & {*name.split("/")} and p.read_bytes().isascii()}
 
 
 def find_files(paths, glob):
@@ -240,12 +240,12 @@ def find_text(names, glob):
     return own(names, glob)
 
 
-STDLIB, SMALL = f"standard library of Python {platform.python_version()}", "tiny shakespeare"
+STDLIB = f"standard library of Python {platform.python_version()}"
 TEXTS = {
     "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}", "Python source, the same on every machine"),
     "stdlib": Text(stdlib, "stdlib_char", STDLIB, "the source of this Python's library"),
-    "shakespeare_char": Text(shakespeare, "shakespeare_char", SMALL, "Tiny Shakespeare, as in nanoGPT"),
-    "shakespeare": Text(shakespeare, "shakespeare", SMALL, "the same in GPT-2's tokens", "gpt2"),
+    "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", "Tiny Shakespeare, as in nanoGPT"),
+    "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "the same in GPT-2's tokens", "gpt2"),
     "recall": Text(facts, "recall_char", "facts and questions", "generated facts to look up, for --protocol=recall"),
     "kjv": Text(king_james, "kjv_char", "King James Bible", "English prose: the King James Bible"),
     "openwebtext": hub("Skylion007/openwebtext", "openwebtext", "the hub's OpenWebText, in GPT-2's tokens"),
