@@ -1,6 +1,6 @@
 """GPT-2 (124M), nanoGPT's recipe, for GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.py
 
-Its text, OpenWebText, first: pip install datasets && python -m data.prepare openwebtext
+First prepare its text, OpenWebText: pip install datasets && python -m data.prepare openwebtext
 nanoGPT reports about 2.85 on OpenWebText; not run here yet.
 """
 
