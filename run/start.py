@@ -30,8 +30,8 @@ def start(cfg, model, optimizer, dataset):
     if checkpoint.step < cfg.max_iters:
         try:
             optimizer.load_state_dict(checkpoint.optimizer)
-        except ValueError as error:
-            raise ValueError(f"{checkpoint.path} cannot be resumed: {error}") from None
+        except Exception:  # whatever a damaged or hostile file provokes
+            raise ValueError(f"{checkpoint.path} cannot be resumed: its optimizer state does not fit") from None
     history = checkpoint.history + ([[checkpoint.step, changed]] if changed else [])
     now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
     notes = (f"resumed after step {checkpoint.step}{now}",)
@@ -48,16 +48,14 @@ def open_folder(cfg, dataset):
         return None, {}
     checkpoint = checkpoints.load(folder, "latest")
     old, new = checkpoint.settings, dataclasses.asdict(cfg)
-    if missing := sorted(new.keys() - old.keys()):
-        raise ValueError(f"{checkpoint.path} is damaged: its settings lack {missing[0]}")
-    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
+    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
     fixed = [k for k in changed if k in vars(checkpoint.config) or k in FIXED]
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed after a change of {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
-        what = ", ".join(f"{k} {old[k]!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
+        what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
         ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
         raise ValueError(f"{folder} holds another run ({what}): choose another --out_dir, or {ways}")
     checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")

@@ -13,7 +13,7 @@ from model import GPT, GPTConfig
 from run import checkpoint as checkpoints
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
 
-HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is a tensor of torch.float32, not an ordinary tensor of floats"
+HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is not an ordinary tensor of finite floats"
 
 
 def nested(depth):
@@ -86,10 +86,16 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(trained, t
 @pytest.mark.parametrize(
     "write, message",
     [
-        (lambda path: path.write_bytes(b"no checkpoint"), "latest.pt is not a checkpoint of plain tensors"),
-        (lambda path: torch.save({"model": Path}, path), "or contains code); nothing was loaded"),
-        (lambda path: torch.save([1, 2], path), "it lacks model, optimizer, model_args, config, step"),
-        (lambda path: torch.save({"model": {}}, path), "it lacks optimizer, model_args, config, step"),
+        (
+            lambda path: path.write_bytes(b"no checkpoint"),
+            "latest.pt cannot be loaded: it is damaged, of another kind, or contains code",
+        ),
+        (lambda path: torch.save({"model": Path}, path), "it is damaged, of another kind, or contains code"),
+        (lambda path: torch.save([1, 2], path), "it is damaged, of another kind, or contains code"),
+        (
+            lambda path: torch.save({"model": {}}, path),
+            "cannot be loaded: missing or invalid: optimizer, model_args, config, step, best_val_loss, tokenizer, dataset_hash, segment",
+        ),
     ],
 )
 def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refused):
@@ -100,32 +106,35 @@ def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refu
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda c: c["tokenizer"].update(chars="é"), "its tokenizer does not match its hash; the file is damaged"),
-        (lambda c: c["tokenizer"].update(chars=nested(150)), "its tokenizer does not match its hash"),
-        (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py: unknown key 'n_heads'"),
-        (lambda c: c["model_args"].update({5: 6}), "does not fit model.py: unknown key 5"),
+        (lambda c: c["tokenizer"].update(chars="é"), "cannot be loaded: its tokenizer does not match its hash"),
+        (lambda c: c["tokenizer"].update(chars=nested(150)), "cannot be loaded: "),
+        (lambda c: c["model_args"].update(n_heads=3), "cannot be loaded: unknown key 'n_heads'"),
+        (lambda c: c["model_args"].update({5: 6}), "cannot be loaded: unknown key 5"),
         (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
         (lambda c: c["model_args"].update(n_embd=32), "size mismatch for transformer.wte.weight"),
-        (lambda c: c["model_args"].update(n_embd=10**9), "does not fit model.py"),
+        (lambda c: c["model_args"].update(n_embd=10**9), "cannot be loaded"),
         (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
-        (lambda c: c["model_args"].update(block_size=10**9), "block_size=1000000000 is too large"),
         (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
         (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
         (lambda c: c["model_args"].update(pos_scheme="mine"), "pos_scheme='mine' is not one of: none, sinusoidal,"),
-        (lambda c: c["config"].update(dataset=["x"]), "its settings are not those of a run"),
+        (lambda c: c["config"].update(dataset=["x"]), "cannot be loaded: missing or invalid: config"),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse()}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: torch.ones(1).expand(25, 16)}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD].to("meta")}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).to(torch.float8_e5m2)}), "is a tensor of torch.float8"),
-        (lambda c: c["model"].update({HEAD: [1]}), f"{HEAD} is list, not an ordinary tensor of floats"),
+        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).long()}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: [1]}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD] + 1}), "its output layer (lm_head) is not tied"),
-        (lambda c: c.update(history=[[1, {"learning_rate": [2]}]]), "invalid history of its settings"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
-        (lambda c: c["model"].update({5: torch.ones(2)}), "5 is not the name of a weight"),
+        (lambda c: c["model"].update({5: torch.ones(2)}), "cannot be loaded: "),
         (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),
-        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
-        (lambda c: c.update(best_val_loss=float("nan")), "invalid step or best loss"),
-        (lambda c: c.update(step=-1), "invalid step or best loss"),
+        (
+            lambda c: c["model"][HEAD].fill_(torch.nan),
+            "transformer.wte.weight is not an ordinary tensor of finite floats",
+        ),
+        (
+            lambda c: c.update(best_val_loss="low", step=None),
+            "cannot be loaded: missing or invalid: step, best_val_loss",
+        ),
     ],
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):

@@ -177,8 +177,8 @@ def test_values_that_are_not_finite_are_never_saved(tiny, tmp_path, refused):
     train.main([*flags, "--max_iters=3"])
     before = (tmp_path / "r" / "latest.pt").read_bytes()
     loaded = checkpoints.load(tmp_path / "r", "latest")
-    loaded.optimizer["adamw"]["transformer.h.0.ln_1.weight"]["exp_avg"][0] = torch.inf
-    with pytest.raises(ValueError, match="exp_avg is not finite at step 3, so .*latest.pt was not replaced"):
+    loaded.weights["transformer.h.0.ln_1.weight"][0] = torch.inf
+    with pytest.raises(ValueError, match="transformer.h.0.ln_1.weight is not finite at step 3, so .*latest.pt was not replaced"):
         loaded.save(tmp_path / "r", is_best=True)
     line = refused(train.main, "--resume", f"--out_dir={tmp_path}/r", "--max_iters=6", "--learning_rate=1e18")
     assert "not finite" in line
@@ -202,7 +202,7 @@ def test_every_flipped_bit_is_found(flips, whole, tmp_path, refused):
     assert found > flips * 2 / 3
     for end in (0, 1, 100, len(content) // 2, len(content) - 1):
         (folder / "latest.pt").write_bytes(content[:end])
-        assert "nothing was loaded" in refused(train.main, "--resume", f"--out_dir={folder}")
+        assert "latest.pt cannot be loaded: it is damaged" in refused(train.main, "--resume", f"--out_dir={folder}")
 
 
 def test_after_a_failed_save_a_worse_model_does_not_replace_the_best(tiny, tmp_path, monkeypatch):

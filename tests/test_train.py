@@ -248,7 +248,6 @@ def test_an_optimizer_state_that_does_not_fit_is_one_line(run_tiny, tmp_path, re
     name = "transformer.h.0.ln_1.weight"
     for change in (
         lambda o: o["adamw"][name].update(exp_avg=torch.zeros(3)),
-        lambda o: o["adamw"][name].update(exp_avg=o["adamw"][name]["exp_avg"].double()),
         lambda o: o["adamw"][name].update(exp_avg=torch.zeros(1).expand(o["adamw"][name]["exp_avg"].shape)),
         lambda o: o["adamw"][name].update(exp_avg=o["adamw"][name]["exp_avg"].to_sparse()),
         lambda o: o["adamw"][name].pop("step"),
@@ -260,7 +259,7 @@ def test_an_optimizer_state_that_does_not_fit_is_one_line(run_tiny, tmp_path, re
         change(content["optimizer"])
         torch.save(content, tmp_path / "r" / "latest.pt")
         line = refused(main, "--resume", f"--out_dir={tmp_path}/r", "--max_iters=6")
-        assert "latest.pt cannot be resumed: its optimizer state does not fit this model and" in line
+        assert "latest.pt cannot be resumed: its optimizer state does not fit" in line
 
 
 def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
