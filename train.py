@@ -142,10 +142,10 @@ def train(cfg, folder):
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
-    peak, tokens = world.peak(), rows * cfg.block_size
+    peak, tokens, n_params = world.peak(), rows * cfg.block_size, sum(p.numel() for p in model.parameters())
     log = RunLog.open(cfg, world, segment, step)
     log.say([
-        f"{cfg.out_dir}: {cfg.pos_scheme}, {model.n_params():,} parameters, steps of {rows} × {cfg.block_size} tokens",
+        f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
         *notes,

@@ -178,7 +178,9 @@ def test_values_that_are_not_finite_are_never_saved(tiny, tmp_path, refused):
     before = (tmp_path / "r" / "latest.pt").read_bytes()
     loaded = checkpoints.load(tmp_path / "r", "latest")
     loaded.weights["transformer.h.0.ln_1.weight"][0] = torch.inf
-    with pytest.raises(ValueError, match="transformer.h.0.ln_1.weight is not finite at step 3, so .*latest.pt was not replaced"):
+    with pytest.raises(
+        ValueError, match="transformer.h.0.ln_1.weight is not finite at step 3, so .*latest.pt was not replaced"
+    ):
         loaded.save(tmp_path / "r", is_best=True)
     line = refused(train.main, "--resume", f"--out_dir={tmp_path}/r", "--max_iters=6", "--learning_rate=1e18")
     assert "not finite" in line

@@ -75,7 +75,7 @@ def test_a_character_split_across_tokens_is_printed_whole(runs, monkeypatch):
     text = "🙂é中"
     ids = tokenizer.encode(text)
     assert len(ids) > len(text)
-    monkeypatch.setattr(GPT, "stream", lambda self, idx, *a: (torch.tensor([i]) for i in ids))
+    monkeypatch.setattr(GPT, "stream", lambda self, idx, *a, **k: (torch.tensor([i]) for i in ids))
     assert write(runs["rope"], start="d", num_samples=1, max_new_tokens=len(ids))[1] == f"d{text}\n"
 
 
