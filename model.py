@@ -173,11 +173,6 @@ class NoPE(PositionScheme, name="none"):
     Kazemnejad et al. 2023 (arXiv 2305.19466)."""
 
 
-def embedding(n, dim):
-    """An nn.Embedding without values: GPT.__init__ draws them."""
-    return nn.Embedding.from_pretrained(torch.empty(n, dim), freeze=False)
-
-
 def frequencies(dim, device, theta=10000.0):
     """θ_i = theta^(-2i/dim) for i < dim/2, in float64 if the device supports it. Low i turn fast, high i slowly."""
     dtype = torch.float32 if device.type == "mps" else torch.float64
@@ -221,7 +216,7 @@ class Learnable(PositionScheme, name="learnable"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.wpe = embedding(config.block_size, config.n_embd)
+        self.wpe = nn.Embedding.from_pretrained(torch.empty(config.block_size, config.n_embd), freeze=False)
 
     def embed(self, x, pos):
         return x + self.wpe(pos)
@@ -371,10 +366,6 @@ class KVCache:
         self.pos = 0
         self.layers = {}  # layer -> (keys, values)
 
-    def repeat(self, n):
-        """Repeats every row of the batch n times."""
-        self.layers = {layer: [t.repeat_interleave(n, 0) for t in kv] for layer, kv in self.layers.items()}
-
     def append(self, layer, k, v, window):
         """Adds a layer's new keys and values (B, H, T, ·) and returns all of them, (B, H, S, ·). Keeps only those that
         the next token sees through its window (0: all)."""
@@ -505,7 +496,8 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.transformer = nn.Module()  # gives the state dict GPT-2's names
-        self.transformer.wte = embedding(config.vocab_size, config.n_embd)
+        empty = torch.empty(config.vocab_size, config.n_embd)  # init_weights draws the values
+        self.transformer.wte = nn.Embedding.from_pretrained(empty, freeze=False)
         self.transformer.drop = nn.Dropout(config.dropout)
         self.transformer.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.transformer.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
@@ -590,27 +582,22 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @torch.no_grad()
-    def stream(self, idx, max_new_tokens, num_samples=1, n_vocab=None, **drawing):
-        """Yields the next tokens (B·num_samples,) of num_samples continuations of each row of idx (B, T),
-        max_new_tokens times. A prompt is processed once for all of its samples. Only ids below n_vocab are drawn; the
-        others pad the vocabulary. Past max_positions, a token sees the last max_positions tokens, as in nanoGPT."""
+    def stream(self, idx, max_new_tokens, n_vocab=None, **drawing):
+        """Yields the next tokens (B,) of idx (B, T), max_new_tokens times. Only ids below n_vocab are drawn; the others
+        pad the vocabulary. Past max_positions, a token sees the last max_positions tokens, as in nanoGPT."""
         cache, new, limit = KVCache(), idx, self.config.max_positions
-        for n in range(max_new_tokens):
+        for _ in range(max_new_tokens):
             if limit is not None and cache.pos + new.size(1) > limit:
                 cache, new = KVCache(), idx[:, -limit:]
             logits = self(new, cache=cache)[0][:, -1, :n_vocab].float()
-            if n == 0:
-                logits, idx = (t.repeat_interleave(num_samples, 0) for t in (logits, idx))
-                cache.repeat(num_samples)
             new = draw(logits, **drawing)
             yield new[:, 0]
             if limit is not None:
                 idx = torch.cat((idx, new), dim=1)
 
-    def generate(self, idx, max_new_tokens, num_samples=1, **more):
-        """Every row of idx (B, T), num_samples times, followed by what `stream` yields: (B·num_samples, T + new)."""
-        tokens = self.stream(idx, max_new_tokens, num_samples, **more)
-        return torch.cat([idx.repeat_interleave(num_samples, 0), *(new[:, None] for new in tokens)], dim=1)
+    def generate(self, idx, max_new_tokens, **more):
+        """Every row of idx (B, T), followed by what `stream` yields: (B, T + max_new_tokens)."""
+        return torch.cat([idx, *(new[:, None] for new in self.stream(idx, max_new_tokens, **more))], dim=1)
 
 
 def draw(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None):

@@ -67,10 +67,10 @@ def sample(cfg, out=sys.stdout):
         print(f"note: the text runs past the training length, {trained} tokens", file=sys.stderr)
 
     # draw tokens, and write the first row as it grows
-    idx = torch.tensor([ids], device=device)
+    idx = torch.tensor([ids] * cfg.num_samples, device=device)
     drawing = dict(temperature=cfg.temperature, top_k=cfg.top_k, top_p=cfg.top_p)
     generator = torch.Generator(device).manual_seed(cfg.seed)
-    tokens = model.stream(idx, n_new, cfg.num_samples, tokenizer.n_vocab, **drawing, generator=generator)
+    tokens = model.stream(idx, n_new, tokenizer.n_vocab, **drawing, generator=generator)
     # a character may be split across tokens, so each row's decoder waits for complete characters
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
     texts = [prompt] * cfg.num_samples

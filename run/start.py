@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 import config
 from model import find_scheme
@@ -13,19 +12,12 @@ from run.checkpoint import CALL_FIELDS
 FIXED = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # a resumed run cannot change these
 
 
-class Start(NamedTuple):
-    step: int = 0
-    best_val_loss: float = math.inf
-    segment: int = 0  # how many times the run was resumed
-    history: list = []  # [step, {setting: new value}] for each resume that changed settings
-    notes: tuple = ()  # lines for the log
-
-
 def start(cfg, model, optimizer, dataset):
-    """Loads what the run starts from into the model and the optimizer. ValueError if it does not fit."""
+    """Loads what the run starts from into the model and the optimizer. Returns its step, best validation loss, segment
+    and history, as in a Checkpoint, and lines for the log. ValueError if it does not fit."""
     checkpoint, changed = open_folder(cfg, dataset)
     if checkpoint is None:
-        return Start(notes=initialise_from(cfg.init_from, model, dataset)) if cfg.init_from else Start()
+        return 0, math.inf, 0, [], initialise_from(cfg.init_from, model, dataset) if cfg.init_from else ()
     model.load_state_dict(checkpoint.weights)
     if checkpoint.step < cfg.max_iters:
         try:
@@ -34,8 +26,8 @@ def start(cfg, model, optimizer, dataset):
             raise ValueError(f"{checkpoint.path} cannot be resumed: its optimizer state does not fit") from None
     history = checkpoint.history + ([[checkpoint.step, changed]] if changed else [])
     now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
-    notes = (f"resumed after step {checkpoint.step}{now}",)
-    return Start(checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, history, notes)
+    note = f"resumed after step {checkpoint.step}{now}"
+    return checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, history, (note,)
 
 
 def open_folder(cfg, dataset):
