@@ -50,7 +50,6 @@ def open_folder(cfg, dataset):
         what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
         ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
         raise ValueError(f"{folder} holds another run ({what}): choose another --out_dir, or {ways}")
-    checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     return checkpoint, {k: new[k] for k in changed}
 
 
