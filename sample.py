@@ -13,8 +13,7 @@ import torch
 
 import config
 from data.tokenizers import named_tokenizer, tokenizer_from
-from run import checkpoint as checkpoints
-from run.checkpoint import Overrides
+from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
 
@@ -42,7 +41,7 @@ class SampleConfig(Overrides):
 def sample(cfg, out=sys.stdout):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
     # the tokenizer and the prompt
-    checkpoint = checkpoints.load(cfg.out_dir)
+    checkpoint = load_checkpoint(cfg.out_dir)
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")

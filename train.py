@@ -20,8 +20,7 @@ from tqdm import tqdm
 import config
 import data
 from model import GPT, GPTConfig
-from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS, Checkpoint
+from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
 from run.device import DType, autocast, pick_device, pick_dtype
 from run.folder import RunFolder
 from run.optimizer import Optimizer, schedule
@@ -227,7 +226,7 @@ def train(cfg, folder):
 def eval_only(cfg, given):
     """Prints the loss of the best checkpoint over the whole validation text. ValueError if the settings `given` by the
     user do not apply to it."""
-    checkpoint = checkpoints.load(cfg.out_dir)
+    checkpoint = load_checkpoint(cfg.out_dir)
     dataset = data.load(cfg.dataset)
     checkpoint.check_dataset(dataset, named="dataset" in given)
     unlike = {k: v for k, v in given.items() if k not in (*CALL_FIELDS, "batch_size", "dataset")}

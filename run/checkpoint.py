@@ -155,7 +155,7 @@ FILE = {  # key in a file -> its field of Checkpoint, its form in the file (conf
 }
 
 
-def load(path, which="best"):
+def load_checkpoint(path, which="best"):
     """Loads a Checkpoint. `path` is a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
     folder in Hugging Face's format, or a name on its hub. ValueError for anything else."""
     name, path = str(path), Path(path)

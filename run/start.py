@@ -6,8 +6,7 @@ from pathlib import Path
 
 import config
 from model import find_scheme
-from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS
+from run.checkpoint import CALL_FIELDS, load_checkpoint
 
 FIXED = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # a resumed run cannot change these
 
@@ -38,7 +37,7 @@ def open_folder(cfg, dataset):
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
         return None, {}
-    checkpoint = checkpoints.load(folder, "latest")
+    checkpoint = load_checkpoint(folder, "latest")
     old, new = checkpoint.settings, dataclasses.asdict(cfg)
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
@@ -56,7 +55,7 @@ def open_folder(cfg, dataset):
 def initialise_from(path, model, dataset):
     """Copies another run's weights into the model: the whole backbone, the scheme's parameters that both runs have, and
     the overlapping rows of the scheme's resized tables. Returns lines for the log."""
-    checkpoint = checkpoints.load(path)
+    checkpoint = load_checkpoint(path)
     checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     source, lines = dict(checkpoint.weights), [f"initialised from {checkpoint.path}, step {checkpoint.step}"]
     for name, own in model.state_dict().items():
@@ -86,13 +85,13 @@ def inherited(cls, values):
     --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope scheme
     was trained at, if the new run scales it."""
     if values.get("resume") or values.get("eval_only"):
-        checkpoint = checkpoints.load(values["out_dir"], "latest")
+        checkpoint = load_checkpoint(values["out_dir"], "latest")
         saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
         saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
         return config.checked(cls, saved, checkpoint.path)
     if not values.get("init_from"):
         return {}
-    checkpoint = checkpoints.load(values["init_from"])
+    checkpoint = load_checkpoint(values["init_from"])
     args = dataclasses.asdict(checkpoint.config) | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
     reads = find_scheme(args["pos_scheme"]).reads
     if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:

@@ -10,8 +10,7 @@ import sample
 import train
 from data.tokenizers import CharTokenizer, tokenizer_from
 from model import GPT, GPTConfig
-from run import checkpoint as checkpoints
-from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
+from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint, load_checkpoint
 
 HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is not an ordinary tensor of finite floats"
 
@@ -46,19 +45,19 @@ def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     saved = Checkpoint(model.state_dict(), model.config, 7, {"state": {}}, settings, 1.5, spec, "hash", 2)
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
-        loaded = checkpoints.load(tmp_path / name)
+        loaded = load_checkpoint(tmp_path / name)
         assert all(torch.equal(w, loaded.weights[key]) for key, w in saved.weights.items())
         here = dict(path=str(tmp_path / name), folder=tmp_path, weights={})
         assert replace(loaded, **here) == replace(saved, **here)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
     replace(saved, step=8).save(tmp_path, is_best=False)
-    assert (checkpoints.load(tmp_path, "best").step, checkpoints.load(tmp_path, "latest").step) == (7, 8)
+    assert (load_checkpoint(tmp_path, "best").step, load_checkpoint(tmp_path, "latest").step) == (7, 8)
 
 
 def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
-    one, two = (checkpoints.load(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
+    one, two = (load_checkpoint(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
     assert one.experiment == two.experiment
-    assert checkpoints.load(trained("rope", learning_rate=0.01)).experiment != one.experiment
+    assert load_checkpoint(trained("rope", learning_rate=0.01)).experiment != one.experiment
     for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
         assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
     assert replace(one, dataset_hash="other text").experiment != one.experiment
@@ -73,14 +72,14 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(trained, t
             del content["config"][name]
 
     run = trained("learnable", optimizer="adamw", decay="cosine", muon_lr=0.02)
-    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
     assert old.config == new.config and old.experiment == new.experiment
     flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]
     flags += [f"--out_dir={tmp_path}/r", "--device=cpu"]
     assert train.main(flags) == 0 and "is finished: 4 steps" in capsys.readouterr().out
     assert "gelu_tanh False there, True now" in refused(train.main, *flags, "--gelu_tanh")
     train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
-    assert checkpoints.load(tmp_path / "r", "latest").step == 5
+    assert load_checkpoint(tmp_path / "r", "latest").step == 5
 
 
 @pytest.mark.parametrize(
@@ -150,16 +149,16 @@ def test_checkpoints_with_the_older_t5_size_are_the_same_experiment(trained, tmp
         del content["experiment"]
 
     run = trained("t5", pos_options=options)
-    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
     assert old.config == new.config and old.hash == new.hash and old.experiment == new.experiment
     train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
-    assert checkpoints.load(tmp_path / "r", "latest").config.pos_options == options
+    assert load_checkpoint(tmp_path / "r", "latest").config.pos_options == options
     changed(trained("rope"), tmp_path / "rope", lambda c: c["model_args"].update(t5_size=64.0))  # every run had it
-    assert checkpoints.load(tmp_path / "rope").config == checkpoints.load(trained("rope")).config
+    assert load_checkpoint(tmp_path / "rope").config == load_checkpoint(trained("rope")).config
 
 
 def test_a_model_takes_only_its_own_tokenizer_or_if_that_is_unknown_one_with_few_enough_ids(trained):
-    checkpoint = checkpoints.load(trained("rope"))
+    checkpoint = load_checkpoint(trained("rope"))
     own, small = tokenizer_from(checkpoint.own_tokenizer_spec()), CharTokenizer("abc")
     large = CharTokenizer("".join(map(chr, range(26))))
     checkpoint.check_tokenizer(own, "this text")

@@ -17,8 +17,7 @@ import data
 import train
 from data.prepare import main as prepare
 from model import GPT, GPTConfig, scheme_names
-from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS
+from run.checkpoint import CALL_FIELDS, load_checkpoint
 from run.optimizer import Optimizer, schedule
 from run.tracking import read_metrics
 from train import TrainConfig, main
@@ -38,7 +37,7 @@ def run_tiny(tiny, tmp_path):
 
 
 def load(folder, which="latest"):
-    return checkpoints.load(folder, which)
+    return load_checkpoint(folder, which)
 
 
 def assert_same_weights(a, b, tolerance=0):
