@@ -25,9 +25,8 @@ from evaluation import attention, recall  # noqa: F401  (they register their pro
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import Measured, chart_rows, json_text, pool_seeds, report, result_of
 from evaluation.windows import Subject
-from run import checkpoint as checkpoints
 from run import files, tracking
-from run.checkpoint import Overrides
+from run.checkpoint import Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
 from run.script import script
 
@@ -64,7 +63,7 @@ class EvalConfig(Overrides):
 
 def open_runs(cfg):
     """{name: Checkpoint} of the runs' best checkpoints, and the dataset. ValueError if they do not fit together."""
-    loaded = {path: checkpoints.load(path) for path in cfg.runs}
+    loaded = {path: load_checkpoint(path) for path in cfg.runs}
     names = [checkpoint.folder.resolve().name for checkpoint in loaded.values()]
     runs = {
         name if names.count(name) == 1 else path: checkpoint

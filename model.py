@@ -51,7 +51,6 @@ class GPTConfig:
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
 
     def __post_init__(self):
-        """ValueError unless a model can be built from these fields."""
         for name, low in dict(block_size=1, vocab_size=1, n_layer=1, n_head=1, n_embd=1, window=0).items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {low}")
@@ -70,7 +69,7 @@ class GPTConfig:
         scheme.own_options(self)
         scheme.check(self)
         for name in ("pos_pattern", "window_pattern"):
-            if set(getattr(self, name)) - set("01"):
+            if getattr(self, name).strip("01"):
                 raise ValueError(f"{name}={getattr(self, name)!r} must consist of 1s and 0s, such as 1110")
         if "0" in self.pos_pattern and scheme.embed is not PositionScheme.embed:
             raise ValueError(f"pos_pattern={self.pos_pattern!r}: {self.pos_scheme} acts on the embedding only")
@@ -94,8 +93,7 @@ SCHEMES = {}  # name -> class; a subclass registers itself: class RoPE(PositionS
 def scheme_names():
     """The names of all schemes: those of this file, then the files of schemes/, without importing them."""
     here = [name for name, cls in SCHEMES.items() if cls.__module__ == __name__]
-    files = sorted(path.stem for path in Path(__file__).with_name("schemes").glob("[!_]*.py"))
-    return list(dict.fromkeys([*here, *files, *SCHEMES]))
+    return here + sorted(path.stem for path in Path(__file__).with_name("schemes").glob("[!_]*.py"))
 
 
 def find_scheme(name):
@@ -127,15 +125,17 @@ class PositionScheme(nn.Module):
     @classmethod
     def own_options(cls, config):
         """`options`, changed as config.pos_options says: {name: number}. ValueError for an unknown name."""
-        given = dict(item.partition("=")[::2] for item in config.pos_options.split(",") if item)
-        try:
-            values = {name: float(text) for name, text in given.items()}
-        except ValueError:
-            raise ValueError(f"pos_options={config.pos_options!r} must be a list such as size=32,b=5") from None
-        if unknown := sorted(given.keys() - cls.options.keys()):
-            known = ", ".join(cls.options) or "none"
-            raise ValueError(f"pos_options: {config.pos_scheme} has no option {unknown[0]!r}; its options: {known}")
-        return cls.options | values
+        values = dict(cls.options)
+        for item in filter(None, config.pos_options.split(",")):
+            name, _, text = item.partition("=")
+            if name not in values:
+                known = ", ".join(values) or "none"
+                raise ValueError(f"pos_options: {config.pos_scheme} has no option {name!r}; its options: {known}")
+            try:
+                values[name] = float(text)
+            except ValueError:
+                raise ValueError(f"pos_options={config.pos_options!r} must be a list such as size=32,b=5") from None
+        return values
 
     @staticmethod
     def check(config):
@@ -171,11 +171,6 @@ class PositionScheme(nn.Module):
 class NoPE(PositionScheme, name="none"):
     """No position encoding: only the causal mask tells the model about order. Haviv et al. 2022 (arXiv 2203.16634),
     Kazemnejad et al. 2023 (arXiv 2305.19466)."""
-
-
-def embedding(n, dim):
-    """An nn.Embedding without values: GPT.__init__ draws them."""
-    return nn.Embedding.from_pretrained(torch.empty(n, dim), freeze=False)
 
 
 def frequencies(dim, device, theta=10000.0):
@@ -221,7 +216,7 @@ class Learnable(PositionScheme, name="learnable"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.wpe = embedding(config.block_size, config.n_embd)
+        self.wpe = nn.Embedding.from_pretrained(torch.empty(config.block_size, config.n_embd), freeze=False)
 
     def embed(self, x, pos):
         return x + self.wpe(pos)
@@ -237,38 +232,18 @@ def rope_frequencies(config, device):
     text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
     """
     D, theta, s = config.n_embd // config.n_head, config.rope_theta, config.rope_factor
-    plain = frequencies(D, device, theta)
-    if config.rope_scaling == "linear":
-        return plain / s, 1.0
     if config.rope_scaling == "ntk":
-        return frequencies(D, device, theta * s ** (D / (D - 2))), 1.0
+        theta *= s ** (D / (D - 2))
+    freqs = frequencies(D, device, theta)
+    if config.rope_scaling == "linear":
+        return freqs / s, 1.0
     if config.rope_scaling == "yarn":
         L = config.rope_block_size or config.block_size
-
-        def pair_that_turns(times):
-            return D * math.log(L / (2 * math.pi * times)) / (2 * math.log(theta))
-
-        low, high = max(0, math.floor(pair_that_turns(32))), min(D - 1, math.ceil(pair_that_turns(1)))
-        ramp = ((torch.arange(D // 2, device=device, dtype=plain.dtype) - low) / max(high - low, 0.001)).clamp(0, 1)
-        return plain * (1 - ramp) + plain / s * ramp, 0.1 * math.log(s) + 1
-    return plain, 1.0
-
-
-def precompute_freqs_cis(pos, freqs, size=1.0):
-    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
-    angles = pos[:, None] * freqs
-    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
-
-
-def apply_rotary_emb(q, k, freqs_cis):
-    """Reads the channel pairs (2j, 2j+1) of q and k (B, H, T, D) as complex numbers and multiplies by freqs_cis."""
-
-    def turn(x):
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # there are no complex bfloat16 numbers
-        pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, T, D/2)
-        return torch.view_as_real(pairs * freqs_cis).flatten(-2).to(x.dtype)
-
-    return turn(q), turn(k)
+        low, high = (D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(theta)) for turns in (32, 1))
+        low, high = max(0, math.floor(low)), min(D - 1, math.ceil(high))
+        ramp = ((torch.arange(D // 2, device=device, dtype=freqs.dtype) - low) / max(high - low, 0.001)).clamp(0, 1)
+        return freqs * (1 - ramp) + freqs / s * ramp, 0.1 * math.log(s) + 1
+    return freqs, 1.0
 
 
 class RoPE(PositionScheme, name="rope"):
@@ -279,29 +254,35 @@ class RoPE(PositionScheme, name="rope"):
 
     @staticmethod
     def check(config):
-        C, H = config.n_embd, config.n_head
-        D = C // H
-        if D % 2:
-            raise ValueError(f"the head size n_embd/n_head = {C}/{H} = {D} must be even: rope rotates channel pairs")
+        if (D := config.n_embd // config.n_head) % 2:
+            shape = f"{config.n_embd}/{config.n_head} = {D}"
+            raise ValueError(f"the head size n_embd/n_head = {shape} must be even: rope rotates channel pairs")
         if config.rope_scaling not in ("none", "linear", "ntk", "yarn"):
             raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
-        if config.rope_scaling == "ntk" and D == 2:
-            raise ValueError("rope_scaling=ntk needs a head size of at least 4 (two pairs)")
-        for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():
-            if getattr(config, name) < low:
-                raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
+        if config.rope_factor < 1:
+            raise ValueError(f"rope_factor={config.rope_factor} must be at least 1")
 
     def __init__(self, config):
         super().__init__(config)
         self.config = config
 
     def prepare(self, q_pos, k_pos):
-        return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))
+        """size·e^(i·p·θ_j) for each position p and frequency θ_j: (T, D/2) complex64."""
+        freqs, size = rope_frequencies(self.config, q_pos.device)
+        angles = q_pos[:, None] * freqs
+        return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
 
     def rotate(self, q, k, prepared):
-        return apply_rotary_emb(q, k, prepared)
+        """Reads the channel pairs (2j, 2j+1) as complex numbers and multiplies them by those of `prepare`."""
+
+        def turn(x):
+            wide = x.to(torch.promote_types(x.dtype, torch.float32))  # there are no complex bfloat16 numbers
+            pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, T, D/2)
+            return torch.view_as_real(pairs * prepared).flatten(-2).to(x.dtype)
+
+        return turn(q), turn(k)
 
 
 def alibi_slopes(n_head):
@@ -383,24 +364,16 @@ class KVCache:
 
     def __init__(self):
         self.pos = 0
-        self.stores = {}  # (layer, "k" or "v") -> (buffer (B, H, capacity, width), start, end of the kept part)
+        self.layers = {}  # layer -> (keys, values)
 
-    def repeat(self, n):
-        """Repeats every row of the batch n times."""
-        self.stores = {key: (store.repeat_interleave(n, 0), *span) for key, (store, *span) in self.stores.items()}
-
-    def append(self, key, new, keep):
-        """Adds a layer's new keys or values (B, H, T, ·) and returns all of them, (B, H, S, ·). The next call sees only
-        the last `keep` of them (None: all)."""
-        store, first, last = self.stores.get(key, (new[:, :, :0], 0, 0))
-        end = last + new.size(2)
-        if end > store.size(2):  # room for twice as many, so that appending costs O(1) a token
-            grown = new.new_empty(*new.shape[:2], 2 * (end - first), new.size(3))
-            grown[:, :, : last - first] = store[:, :, first:last]
-            store, first, last, end = grown, 0, last - first, end - first
-        store[:, :, last:end] = new
-        self.stores[key] = store, first if keep is None else max(first, end - keep), end
-        return store[:, :, first:end]
+    def append(self, layer, k, v, window):
+        """Adds a layer's new keys and values (B, H, T, ·) and returns all of them, (B, H, S, ·). Keeps only those that
+        the next token sees through its window (0: all)."""
+        if layer in self.layers:
+            k, v = (torch.cat(pair, dim=2) for pair in zip(self.layers[layer], (k, v), strict=True))
+        first = max(0, k.size(2) - window + 1) if window else 0
+        self.layers[layer] = k[:, :, first:], v[:, :, first:]
+        return k, v
 
 
 def attend(q, k, v, positions, layer, window, dropout_p):
@@ -437,17 +410,17 @@ def attend(q, k, v, positions, layer, window, dropout_p):
 
 class ChunkedLoss(torch.autograd.Function):
     """Mean cross-entropy, in nats, of hidden (N, C) @ weight.T (V, C) against targets (N,), without holding all (N, V)
-    logits at a time. If `learning`, the forward pass also computes the gradients, chunk by chunk."""
+    logits at a time: the forward pass also computes the gradients, chunk by chunk."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets, learning):
+    def forward(ctx, hidden, weight, targets):
         total, grad_hidden, grad_weight = 0.0, torch.empty_like(hidden), torch.zeros_like(weight)
         rows = max(1, LOGITS // len(weight))
         for h, t, grad_h in zip(hidden.split(rows), targets.split(rows), grad_hidden.split(rows), strict=True):
             logits = F.linear(h, weight)
             log_probs = logits.float().log_softmax(dim=-1)
             total = total + F.nll_loss(log_probs, t, reduction="sum")
-            if learning:  # ctx.needs_input_grad is also true under no_grad
+            if ctx.needs_input_grad[0]:  # the one for the weight is also true under no_grad
                 grad = log_probs.exp_()  # of the cross-entropy: probabilities, minus 1 at the target
                 grad[torch.arange(len(t), device=t.device), t] -= 1
                 grad = grad.to(logits.dtype)
@@ -459,7 +432,7 @@ class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * (grad / len(grad_hidden)), grad_weight * (grad / len(grad_hidden)), None, None
+        return grad_hidden * (grad / len(grad_hidden)), grad_weight * (grad / len(grad_hidden)), None
 
 
 class CausalSelfAttention(nn.Module):
@@ -482,9 +455,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x, positions, window, cache, last):
         q, k, v = self.project(x, positions)
         if cache is not None:
-            keep = window - 1 if window else None
-            k = cache.append((self.layer, "k"), k, keep)
-            v = cache.append((self.layer, "v"), v, keep)
+            k, v = cache.append(self.layer, k, v, window)
         positions = positions.part(slice(-last, None), slice(-k.size(2), None))
         y = attend(q[:, :, -last:], k, v, positions, self.layer, window, self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(-2)  # (B, last, C)
@@ -525,7 +496,8 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.transformer = nn.Module()  # gives the state dict GPT-2's names
-        self.transformer.wte = embedding(config.vocab_size, config.n_embd)
+        empty = torch.empty(config.vocab_size, config.n_embd)  # init_weights draws the values
+        self.transformer.wte = nn.Embedding.from_pretrained(empty, freeze=False)
         self.transformer.drop = nn.Dropout(config.dropout)
         self.transformer.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.transformer.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
@@ -541,12 +513,13 @@ class GPT(nn.Module):
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: residual projections are smaller the more of them there are."""
         for name, p in self.named_parameters():
-            if name.endswith("bias") and not name.startswith("pos."):
+            if name.startswith("pos."):
+                continue
+            if p.dim() == 2:
+                share = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
+                nn.init.normal_(p, std=INIT_STD / math.sqrt(share), generator=generator)
+            elif name.endswith("bias"):
                 nn.init.zeros_(p)
-            elif p.dim() == 2 and not name.startswith("pos."):
-                residual = name.endswith("c_proj.weight")
-                std = INIT_STD / math.sqrt(2 * self.config.n_layer) if residual else INIT_STD
-                nn.init.normal_(p, std=std, generator=generator)
 
     @classmethod
     def from_weights(cls, config, weights):
@@ -556,9 +529,6 @@ class GPT(nn.Module):
         model.load_state_dict(weights, assign=True)
         model.lm_head.weight = model.transformer.wte.weight
         return model
-
-    def n_params(self):
-        return sum(p.numel() for p in self.parameters())
 
     def flops_per_token(self):
         """6 per weight that multiplies, plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311)."""
@@ -607,38 +577,30 @@ class GPT(nn.Module):
             return self.lm_head(self.hidden(idx, cache, last=1)), None
         hidden = self.hidden(idx, cache)
         if targets.numel() * self.config.vocab_size > LOGITS:
-            parts = hidden.flatten(0, 1), self.lm_head.weight, targets.flatten()
-            return None, ChunkedLoss.apply(*parts, torch.is_grad_enabled())
+            return None, ChunkedLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets.flatten())
         logits = self.lm_head(hidden)
         return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     @torch.no_grad()
-    def stream(
-        self, idx, max_new_tokens, temperature=1.0, top_k=0, top_p=1.0, generator=None, n_vocab=None, num_samples=1
-    ):
-        """Yields the next tokens (B·num_samples,) of num_samples continuations of each row of idx (B, T),
-        max_new_tokens times. A prompt is processed once for all of its samples. Only ids below n_vocab are drawn; the
-        others pad the vocabulary. Past max_positions, a token sees the last max_positions tokens, as in nanoGPT."""
+    def stream(self, idx, max_new_tokens, n_vocab=None, **drawing):
+        """Yields the next tokens (B,) of idx (B, T), max_new_tokens times. Only ids below n_vocab are drawn; the others
+        pad the vocabulary. Past max_positions, a token sees the last max_positions tokens, as in nanoGPT."""
         cache, new, limit = KVCache(), idx, self.config.max_positions
-        for n in range(max_new_tokens):
+        for _ in range(max_new_tokens):
             if limit is not None and cache.pos + new.size(1) > limit:
                 cache, new = KVCache(), idx[:, -limit:]
             logits = self(new, cache=cache)[0][:, -1, :n_vocab].float()
-            if n == 0:
-                logits, idx = (t.repeat_interleave(num_samples, 0) for t in (logits, idx))
-                cache.repeat(num_samples)
-            new = draw(logits, temperature, top_k, top_p, generator)
+            new = draw(logits, **drawing)
             yield new[:, 0]
             if limit is not None:
                 idx = torch.cat((idx, new), dim=1)
 
-    def generate(self, idx, max_new_tokens, num_samples=1, **sampling):
-        """Every row of idx (B, T), num_samples times, followed by what `stream` yields: (B·num_samples, T + new)."""
-        tokens = self.stream(idx, max_new_tokens, num_samples=num_samples, **sampling)
-        return torch.cat([idx.repeat_interleave(num_samples, 0), *(new[:, None] for new in tokens)], dim=1)
+    def generate(self, idx, max_new_tokens, **more):
+        """Every row of idx (B, T), followed by what `stream` yields: (B, T + max_new_tokens)."""
+        return torch.cat([idx, *(new[:, None] for new in self.stream(idx, max_new_tokens, **more))], dim=1)
 
 
-def draw(logits, temperature, top_k, top_p, generator=None):
+def draw(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None):
     """Draws one id (B, 1) per row of logits (B, V). temperature 0 takes the likeliest. top_k > 0 draws from the k
     likeliest, top_p < 1 from the likeliest that reach probability top_p (Holtzman et al. 2020, arXiv 1904.09751)."""
     if temperature == 0:

@@ -13,12 +13,9 @@ import torch
 
 import config
 from data.tokenizers import named_tokenizer, tokenizer_from
-from run import checkpoint as checkpoints
-from run.checkpoint import Overrides
+from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
-
-MOST_BYTES, MOST_SAMPLES = 10_000_000, 10_000  # of a prompt; of one call
 
 
 @dataclass(frozen=True)
@@ -36,38 +33,23 @@ class SampleConfig(Overrides):
     def __post_init__(self):
         super().__post_init__()
         config.at_least(1, self, "num_samples")
-        if self.num_samples > MOST_SAMPLES:
-            raise ValueError(f"num_samples={self.num_samples} must be at most {MOST_SAMPLES:,}")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
-        if not 1e-6 <= self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must lie in [0.000001, 1]")
-        if 0 < self.temperature < 1e-3:
-            raise ValueError(f"temperature={self.temperature} must be 0 (the likeliest token) or at least 0.001")
-
-
-def read_prompt(start):
-    """The prompt, read from a file if `start` is FILE:path."""
-    if not start.startswith("FILE:"):
-        return start
-    path = Path(start.removeprefix("FILE:"))
-    if not path.is_file() or path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"the prompt {start!r} is not a file of at most {MOST_BYTES:,} bytes")
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the prompt {start!r} cannot be read: {error}") from None
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1")
 
 
 def sample(cfg, out=sys.stdout):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
     # the tokenizer and the prompt
-    checkpoint = checkpoints.load(cfg.out_dir)
+    checkpoint = load_checkpoint(cfg.out_dir)
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
     else:
         tokenizer = tokenizer_from(checkpoint.own_tokenizer_spec())
-    prompt = read_prompt(cfg.start)
+    prompt = cfg.start
+    if prompt.startswith("FILE:"):
+        prompt = Path(prompt.removeprefix("FILE:")).read_text(encoding="utf-8")
     ids = list(tokenizer.encode(prompt))
     if not ids:
         raise ValueError("the prompt is empty: give at least one character with --start=TEXT or --start=FILE:path")
@@ -84,10 +66,10 @@ def sample(cfg, out=sys.stdout):
         print(f"note: the text runs past the training length, {trained} tokens", file=sys.stderr)
 
     # draw tokens, and write the first row as it grows
-    idx = torch.tensor([ids], device=device)
+    idx = torch.tensor([ids] * cfg.num_samples, device=device)
+    drawing = dict(temperature=cfg.temperature, top_k=cfg.top_k, top_p=cfg.top_p)
     generator = torch.Generator(device).manual_seed(cfg.seed)
-    drawing = (cfg.temperature, cfg.top_k, cfg.top_p, generator, tokenizer.n_vocab, cfg.num_samples)
-    tokens = model.stream(idx, n_new, *drawing)
+    tokens = model.stream(idx, n_new, tokenizer.n_vocab, **drawing, generator=generator)
     # a character may be split across tokens, so each row's decoder waits for complete characters
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
     texts = [prompt] * cfg.num_samples

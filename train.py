@@ -20,15 +20,14 @@ from tqdm import tqdm
 import config
 import data
 from model import GPT, GPTConfig
-from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS, Checkpoint
-from run.device import DType, pick_device, pick_dtype
+from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
+from run.device import DType, autocast, pick_device, pick_dtype
 from run.folder import RunFolder
 from run.optimizer import Optimizer, schedule
 from run.script import Stop, script
 from run.start import inherited, start
 from run.tracking import Pace, RunLog, WandbMode
-from run.world import World
+from run.world import World, connection
 
 VAL_TOKENS = 65_536  # that training validates on; --eval_only uses the whole validation text
 
@@ -104,7 +103,7 @@ def evaluate(model, split, starts, rows, world, label="validation"):
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
     silent = None if world.is_first else True  # None: only where stderr is a terminal
-    with world.autocast():
+    with autocast(world.device, world.dtype):
         for i in tqdm(range(0, len(mine), rows), desc=label, unit="batch", leave=False, disable=silent):
             batch = mine[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
@@ -142,10 +141,10 @@ def train(cfg, folder):
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
-    peak, tokens = world.peak(), rows * cfg.block_size
+    peak, tokens, n_params = world.peak(), rows * cfg.block_size, sum(p.numel() for p in model.parameters())
     log = RunLog.open(cfg, world, segment, step)
     log.say([
-        f"{cfg.out_dir}: {cfg.pos_scheme}, {model.n_params():,} parameters, steps of {rows} × {cfg.block_size} tokens",
+        f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
         *notes,
@@ -170,7 +169,7 @@ def train(cfg, folder):
             x, y = world.place(batches(step, mine.start, mine.stop))
             if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
-            with world.exchange(step_model, n == len(my_rows) - 1), world.autocast():
+            with world.exchange(step_model, n == len(my_rows) - 1), autocast(world.device, world.dtype):
                 loss = step_model(x, y)[1] / len(my_rows)
             loss.backward()
             loss_sum += loss.detach()
@@ -227,7 +226,7 @@ def train(cfg, folder):
 def eval_only(cfg, given):
     """Prints the loss of the best checkpoint over the whole validation text. ValueError if the settings `given` by the
     user do not apply to it."""
-    checkpoint = checkpoints.load(cfg.out_dir)
+    checkpoint = load_checkpoint(cfg.out_dir)
     dataset = data.load(cfg.dataset)
     checkpoint.check_dataset(dataset, named="dataset" in given)
     unlike = {k: v for k, v in given.items() if k not in (*CALL_FIELDS, "batch_size", "dataset")}
@@ -254,19 +253,12 @@ def main(argv):
         stem = "-".join(Path(f).stem for f in named)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     cfg = TrainConfig(**inherited(TrainConfig, values) | values)
-    try:
-        if cfg.eval_only:
-            eval_only(cfg, values)
-        else:
-            is_first = os.environ.get("RANK", "0") == "0"  # it alone writes
-            with RunFolder(cfg.out_dir) if is_first else contextlib.nullcontext() as folder:
-                train(cfg, folder)
-    except RuntimeError as error:  # gloo and nccl have no exception type for it
-        if not World.lost(error):
-            raise
-        raise ConnectionError(f"another process of this run has ended or hangs ({str(error)[:80]}…)") from None
-    finally:
-        World.leave()  # only after train() has released DDP, whose threads must end first
+    if cfg.eval_only:
+        eval_only(cfg, values)
+        return 0
+    is_first = os.environ.get("RANK", "0") == "0"  # it alone writes
+    with connection(), RunFolder(cfg.out_dir) if is_first else contextlib.nullcontext() as folder:
+        train(cfg, folder)
     return 0
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import inspect
 import re
+import reprlib
 import runpy
 import sys
 import typing
@@ -38,8 +39,7 @@ def parse(cls, argv, list_field=None):
         elif list_field:
             flags[list_field] = (*flags.get(list_field, ()), arg)
         else:
-            known = Path("config", f"{arg}.py")
-            hint = f": did you mean {known}?" if known.is_file() else ""
+            hint = f": did you mean config/{arg}.py?" if Path("config", f"{arg}.py").is_file() else ""
             hint = f": did you mean --out_dir={arg}?" if Path(arg).is_dir() else hint
             raise ValueError(f"{arg!r} is neither a config file (NAME.py) nor a flag (--key=value){hint}")
     return values | flags, files
@@ -53,8 +53,8 @@ def load(cls, argv, list_field=None):
 def read_file(cls, path):
     """The assignments of one config file, executed in its own namespace."""
     if not Path(path).is_file():
-        known = ", ".join(sorted(str(p) for p in Path(path).parent.glob("*.py") if p.name != "__init__.py"))
-        raise ValueError(f"there is no config file {path}" + (f"; there are: {known}" if known else ""))
+        known = ", ".join(sorted(map(str, Path("config").glob("[!_]*.py"))))
+        raise ValueError(f"there is no config file {path}; there are: {known}")
     try:
         names = runpy.run_path(path)
     except (Exception, SystemExit) as error:
@@ -98,9 +98,7 @@ def convert(key, given, kinds):
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
     if type(value) not in kinds:
-        shown = " ".join(repr(given).split())
-        shown = shown if len(shown) < 80 else shown[:60] + "…"
-        raise ValueError(f"{key}={shown} must be of type {' or '.join(k.__name__ for k in kinds)}")
+        raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(k.__name__ for k in kinds)}")
     return value
 
 

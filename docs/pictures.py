@@ -17,7 +17,7 @@ import data
 from evaluation.attention import attention_scores
 from evaluation.pictures import figure_of, line_style, mark_training_length, scheme_styles
 from model import GPT, GPTConfig, scheme_names
-from run import checkpoint as checkpoints
+from run.checkpoint import load_checkpoint
 from run.script import script
 
 WINDOWS = 8  # windows of validation text that the mean scores are taken over
@@ -158,7 +158,7 @@ def runs_by_scheme(paths):
     runs = {}
     for path in paths:
         try:
-            run = checkpoints.load(path)
+            run = load_checkpoint(path)
             dataset = data.load(run.settings["dataset"]) if run.settings else None
             if dataset and dataset.hash != run.dataset_hash:
                 raise ValueError(f"dataset {dataset.name!r} is no longer the text that it was trained on")

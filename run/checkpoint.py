@@ -79,12 +79,12 @@ class Checkpoint:
     def save(self, folder, is_best):
         """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
         kill between the two, the resumed run writes the same best.pt again. Files hold only tensors and plain types.
-        ValueError if a tensor is not finite, OSError if a file cannot be written."""
+        ValueError if a weight is not finite, OSError if a file cannot be written."""
         content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
         content["model_args"] = asdict(self.config)
         content["tokenizer"] = self.tokenizer_spec | {"hash": files.json_hash(self.tokenizer_spec)}
-        for name, t in tensors({"model": self.weights, "optimizer": self.optimizer}):
-            if not t.isfinite().all():
+        for name, w in self.weights.items():
+            if not w.isfinite().all():
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
         with files.replacing(folder / ("best.pt" if is_best else "latest.pt")) as f:
             torch.save(content, f)
@@ -141,22 +141,21 @@ class Checkpoint:
         return named or self.settings["dataset"]
 
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-FILE = {  # key in a file -> its field of Checkpoint, its type in the file
-    "model": ("weights", dict),
-    "optimizer": ("optimizer", dict),
-    "model_args": ("config", dict),
-    "config": ("settings", dict),
+FILE = {  # key in a file -> its field of Checkpoint, its form in the file (config.matches)
+    "model": ("weights", {}),
+    "optimizer": ("optimizer", {}),
+    "model_args": ("config", {}),
+    "config": ("settings", {"dataset": str}),
     "step": ("step", int),
     "best_val_loss": ("best_val_loss", float),
-    "tokenizer": ("tokenizer_spec", dict),
+    "tokenizer": ("tokenizer_spec", {"hash": str}),
     "dataset_hash": ("dataset_hash", str),
     "segment": ("segment", int),
     "history": ("history", list),
 }
 
 
-def load(path, which="best"):
+def load_checkpoint(path, which="best"):
     """Loads a Checkpoint. `path` is a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
     folder in Hugging Face's format, or a name on its hub. ValueError for anything else."""
     name, path = str(path), Path(path)
@@ -168,122 +167,72 @@ def load(path, which="best"):
     elif path.name == "config.json" and path.is_file():
         path = folder = path.parent
         known = foreign.from_hugging_face(str(path))
+    elif path.is_file():
+        known, folder = None, path.parent
     else:
-        content, folder = read(path), path.parent
-        known = foreign.from_nanogpt(content) or from_content(content, path)
-    settings = known.get("settings")
-    for fields in (known["config"], *([settings] if settings else [])):
-        rename_options(fields)
-    try:
-        config = GPTConfig(**checked(GPTConfig, known["config"], path))
-        known["weights"] = checked_weights(known["weights"], config)
-    except ValueError as error:
-        raise ValueError(f"{path} does not fit model.py: {error}") from None
-    if settings:
-        known["settings"] = asdict(config) | BEFORE | settings
-    return Checkpoint(**known | {"config": config, "path": str(path), "folder": folder})
-
-
-def rename_options(fields):
-    """Files older than pos_options have a field for t5's option."""
-    size = fields.pop("t5_size", 64.0)
-    if fields.get("pos_scheme") == "t5" and size != 64.0:
-        fields["pos_options"] = f"size={size}"
-
-
-def read(path):
-    """The dict in a file of plain tensors. ValueError if there is none."""
-    if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
+    try:
+        known = known or from_file(path)
+        config = GPTConfig(**checked(GPTConfig, known["config"], path))
+        if "settings" in known:
+            known["settings"] = asdict(config) | BEFORE | known["settings"]
+        known |= {"config": config, "weights": checked_weights(known["weights"], config)}
+    except Exception as error:  # whatever a damaged or hostile file provokes
+        raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
+    return Checkpoint(**known, path=str(path), folder=folder)
+
+
+def from_file(path):
+    """The fields of a Checkpoint in a file of train.py or of nanoGPT, with `config` still as plain types."""
     try:
         if not is_whole(path):
             raise ValueError
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # anything that a damaged or hostile file raises
-        why = "it is damaged, of another kind, or contains code"
+        content = dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception:
         other = path.with_name({"latest.pt": "best.pt", "best.pt": "latest.pt"}.get(path.name, path.name))
-        hint = f"; {other} is intact: to use it instead, cp {other} {path}" if other != path and is_whole(other) else ""
-        raise ValueError(f"{path} is not a checkpoint of plain tensors ({why}); nothing was loaded{hint}") from None
-    return content if isinstance(content, dict) else {}
+        hint = f"; {other} is intact: to use it instead, cp {other} {path}" if is_whole(other) else ""
+        raise ValueError(f"it is damaged, of another kind, or contains code{hint}") from None
+    if fields := foreign.from_nanogpt(content):
+        return fields
+    content = {"history": []} | content  # older files have none
+    if lacking := [key for key, (_, form) in FILE.items() if not matches(content.get(key), form)]:
+        raise ValueError("missing or invalid: " + ", ".join(lacking))
+    spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
+    if files.json_hash(spec) != content["tokenizer"]["hash"]:
+        raise ValueError("its tokenizer does not match its hash")
+    for settings in (content["model_args"], content["config"]):  # older files have a field for t5's option
+        size = settings.pop("t5_size", 64.0)
+        if settings.get("pos_scheme") == "t5" and size != 64.0:
+            settings["pos_options"] = f"size={size}"
+    return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}
 
 
 def is_whole(path):
     """Whether a file is an archive that matches its own checksums, which torch does not verify."""
     try:
         with zipfile.ZipFile(path) as archive:
-            stored = all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
-            return stored and archive.testzip() is None  # torch.save does not compress
-    except Exception:
+            return archive.testzip() is None
+    except Exception:  # whatever a damaged file provokes
         return False
 
 
-def tensors(value, name=""):
-    """Yields (name, tensor) for each tensor in nested dicts."""
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from tensors(inner, f"{name}.{key}".lstrip("."))
-
-
 def is_dense(value):
-    """Whether a value from a file is an ordinary, contiguous tensor."""
-    return isinstance(value, torch.Tensor) and (
+    """Whether a value from a file is an ordinary, contiguous tensor of finite floats."""
+    return isinstance(value, torch.Tensor) and bool(
         value.layout == torch.strided and value.device.type == "cpu" and value.is_contiguous()
-    )
+        and value.is_floating_point() and value.isfinite().all()
+    )  # fmt: skip
 
 
 def checked_weights(weights, config):
-    """The weights in float32. ValueError unless they are finite and fit a model of this config. The model that they are
-    compared with takes no memory, and is only built if the file itself has as many layers as the config claims."""
-    layers = {name.split(".")[2] for name in weights if isinstance(name, str) and name.startswith("transformer.h.")}
-    if config.block_size > 2**24:  # ALiBi's positions are exact up to there
-        raise ValueError(f"block_size={config.block_size} is too large")
-    if len(layers) != config.n_layer:
+    """The weights in float32. ValueError unless they are finite and fit a model of this config."""
+    layers = {name.split(".")[2] for name in weights if name.startswith("transformer.h.")}
+    if len(layers) != config.n_layer:  # checked first: building a model takes time for each layer
         raise ValueError(f"n_layer={config.n_layer}, but weights of {len(layers)} layers")
-    for name, w in weights.items():
-        if not isinstance(name, str):
-            raise ValueError(f"{str(name)[:80]} is not the name of a weight")
-        if not is_dense(w) or w.dtype not in FLOATS:
-            found = f"a tensor of {w.dtype}" if isinstance(w, torch.Tensor) else type(w).__name__
-            raise ValueError(f"{str(name)[:80]} is {found}, not an ordinary tensor of floats")
-        if not w.isfinite().all():
-            raise ValueError(f"{name} is not finite everywhere")
+    if odd := [name for name, w in weights.items() if not is_dense(w)]:
+        raise ValueError(f"{odd[0]} is not an ordinary tensor of finite floats")
     weights = {name: w.detach().float() for name, w in weights.items()}
-    try:
-        model = GPT.from_weights(config, weights)
-        if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
-            raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
-    except (RuntimeError, OverflowError, TypeError) as error:
-        raise ValueError(" ".join(str(error).split())[:300]) from None
+    model = GPT.from_weights(config, weights)
+    if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+        raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
     return weights
-
-
-def is_plain(settings):
-    """Whether a value from a file is a dict of settings."""
-    return isinstance(settings, dict) and all(
-        isinstance(key, str) and isinstance(value, str | int | float | None) for key, value in settings.items()
-    )
-
-
-def from_content(content, path):
-    """The fields of a Checkpoint in a file of train.py, with `config` still as plain types."""
-    content = {"history": []} | content  # older files have none
-    if lacking := [key for key, (_, kind) in FILE.items() if not isinstance(content.get(key), kind)]:
-        raise ValueError(f"{path} is not a checkpoint of train.py: it lacks {', '.join(lacking)}")
-    settings, form = content["config"], {"dataset": str, "max_iters": int, "wandb_group": str}
-    if not is_plain(settings) or not matches({"max_iters": 0, "wandb_group": ""} | settings, form):
-        raise ValueError(f"{path} is damaged: its settings are not those of a run")
-    history = content["history"]
-    if not all(isinstance(e, list) and [type(v) for v in e] == [int, dict] and is_plain(e[1]) for e in history):
-        raise ValueError(f"{path} is damaged: invalid history of its settings")
-    if not (content["best_val_loss"] > -1e9 and content["step"] >= 0 and content["segment"] >= 0):  # false for NaN
-        raise ValueError(f"{path} is damaged: invalid step or best loss")
-    spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
-    try:
-        whole = files.json_hash(spec) == content["tokenizer"].get("hash")
-    except (TypeError, ValueError, RecursionError):
-        whole = False
-    if not whole:
-        raise ValueError(f"{path}: its tokenizer does not match its hash; the file is damaged")
-    return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}

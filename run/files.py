@@ -39,14 +39,12 @@ def write(path, content):
 
 def link(path, other):
     """Makes `other` a second name of the file `path`, or a copy if the file system has no hard links."""
+    temporary(other).unlink(missing_ok=True)
     try:
-        try:
-            os.link(path, temporary(other))
-        except OSError:
-            shutil.copyfile(path, temporary(other))
-        os.replace(temporary(other), other)
-    finally:
-        temporary(other).unlink(missing_ok=True)
+        os.link(path, temporary(other))
+    except OSError:
+        shutil.copyfile(path, temporary(other))
+    os.replace(temporary(other), other)
 
 
 @contextlib.contextmanager

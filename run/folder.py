@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from run import checkpoint as checkpoints
+from run.checkpoint import load_checkpoint
 from run.files import Lock
 
 
@@ -29,7 +29,7 @@ class RunFolder(Lock):
         except OSError as error:
             self.unsaved = f"step {checkpoint.step} could not be saved in {self.folder}: {error.strerror or error}"
             log.say([f"{self.unsaved}. The last checkpoint is kept; training continues and will try again"])
-            after = checkpoints.load(best).best_val_loss if best.is_file() else before  # best.pt may have been replaced
+            after = load_checkpoint(best).best_val_loss if best.is_file() else before  # best.pt may have been replaced
         return after
 
     def check_saved(self):

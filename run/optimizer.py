@@ -61,20 +61,15 @@ class Optimizer:
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
         fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
         for name, part in self.parts.items():
-            params = self.params(part)
-            moments = saved.get(name) if isinstance(saved.get(name), dict) else {}
-            state = [moments.get(self.names[p]) for p in params]
-            if not all(isinstance(own, dict) and self.fits(name, p, own) for p, own in zip(params, state, strict=True)):
-                raise ValueError(f"its optimizer state does not fit this model and {name}")
-            part.load_state_dict(part.state_dict() | {"state": {i: own for i, own in enumerate(state) if own}})
-
-    def fits(self, part, p, own):
-        """Whether `own` is the state of a parameter. It is empty if the parameter never had a gradient."""
-        shapes = {key: () if key == "step" else p.shape for key in MOMENTS[part]}
-        return not own or own.keys() == shapes.keys() and all(
-            is_dense(t) and t.dtype == torch.float32 and t.shape == shapes[key]
-            and t.isfinite().all() for key, t in own.items()
-        )  # fmt: skip
+            state = {}
+            for i, p in enumerate(self.params(part)):
+                own = saved[name][self.names[p]]
+                shapes = {key: () if key == "step" else p.shape for key in MOMENTS[name]}
+                if own:  # it is empty if the parameter never had a gradient
+                    if {key: t.shape for key, t in own.items() if is_dense(t)} != shapes:
+                        raise ValueError(f"the state of {self.names[p]} does not fit")
+                    state[i] = own
+            part.load_state_dict(part.state_dict() | {"state": state})
 
 
 def schedule(cfg, step):

@@ -3,39 +3,30 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 import config
 from model import find_scheme
-from run import checkpoint as checkpoints
-from run.checkpoint import CALL_FIELDS
+from run.checkpoint import CALL_FIELDS, load_checkpoint
 
 FIXED = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # a resumed run cannot change these
 
 
-class Start(NamedTuple):
-    step: int = 0
-    best_val_loss: float = math.inf
-    segment: int = 0  # how many times the run was resumed
-    history: list = []  # [step, {setting: new value}] for each resume that changed settings
-    notes: tuple = ()  # lines for the log
-
-
 def start(cfg, model, optimizer, dataset):
-    """Loads what the run starts from into the model and the optimizer. ValueError if it does not fit."""
+    """Loads what the run starts from into the model and the optimizer. Returns its step, best validation loss, segment
+    and history, as in a Checkpoint, and lines for the log. ValueError if it does not fit."""
     checkpoint, changed = open_folder(cfg, dataset)
     if checkpoint is None:
-        return Start(notes=initialise_from(cfg.init_from, model, dataset)) if cfg.init_from else Start()
+        return 0, math.inf, 0, [], initialise_from(cfg.init_from, model, dataset) if cfg.init_from else ()
     model.load_state_dict(checkpoint.weights)
     if checkpoint.step < cfg.max_iters:
         try:
             optimizer.load_state_dict(checkpoint.optimizer)
-        except ValueError as error:
-            raise ValueError(f"{checkpoint.path} cannot be resumed: {error}") from None
+        except Exception:  # whatever a damaged or hostile file provokes
+            raise ValueError(f"{checkpoint.path} cannot be resumed: its optimizer state does not fit") from None
     history = checkpoint.history + ([[checkpoint.step, changed]] if changed else [])
     now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
-    notes = (f"resumed after step {checkpoint.step}{now}",)
-    return Start(checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, history, notes)
+    note = f"resumed after step {checkpoint.step}{now}"
+    return checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, history, (note,)
 
 
 def open_folder(cfg, dataset):
@@ -46,28 +37,25 @@ def open_folder(cfg, dataset):
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
         return None, {}
-    checkpoint = checkpoints.load(folder, "latest")
+    checkpoint = load_checkpoint(folder, "latest")
     old, new = checkpoint.settings, dataclasses.asdict(cfg)
-    if missing := sorted(new.keys() - old.keys()):
-        raise ValueError(f"{checkpoint.path} is damaged: its settings lack {missing[0]}")
-    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old[k]]
+    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
     if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
     fixed = [k for k in changed if k in vars(checkpoint.config) or k in FIXED]
     if cfg.resume and fixed:
         raise ValueError(f"{folder} cannot be resumed after a change of {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
-        what = ", ".join(f"{k} {old[k]!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
+        what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
         ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
         raise ValueError(f"{folder} holds another run ({what}): choose another --out_dir, or {ways}")
-    checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     return checkpoint, {k: new[k] for k in changed}
 
 
 def initialise_from(path, model, dataset):
     """Copies another run's weights into the model: the whole backbone, the scheme's parameters that both runs have, and
     the overlapping rows of the scheme's resized tables. Returns lines for the log."""
-    checkpoint = checkpoints.load(path)
+    checkpoint = load_checkpoint(path)
     checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     source, lines = dict(checkpoint.weights), [f"initialised from {checkpoint.path}, step {checkpoint.step}"]
     for name, own in model.state_dict().items():
@@ -97,13 +85,13 @@ def inherited(cls, values):
     --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope scheme
     was trained at, if the new run scales it."""
     if values.get("resume") or values.get("eval_only"):
-        checkpoint = checkpoints.load(values["out_dir"], "latest")
+        checkpoint = load_checkpoint(values["out_dir"], "latest")
         saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
         saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
         return config.checked(cls, saved, checkpoint.path)
     if not values.get("init_from"):
         return {}
-    checkpoint = checkpoints.load(values["init_from"])
+    checkpoint = load_checkpoint(values["init_from"])
     args = dataclasses.asdict(checkpoint.config) | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
     reads = find_scheme(args["pos_scheme"]).reads
     if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:

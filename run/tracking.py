@@ -43,7 +43,7 @@ class RunLog:
 
     @classmethod
     def open(cls, cfg, world, segment, step):
-        """The log of a run that starts after `step`. A new run first removes what another one left in its folder."""
+        """The log of a run that starts after `step`. A new run removes what another one left in its folder."""
         if not world.is_first:
             return cls()
         folder = Path(cfg.out_dir)
@@ -182,10 +182,10 @@ def finish_wandb(process, lines=None):
     try:
         process.communicate(lines, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")  # wandb's own server
-        for pid in [process.pid, *map(int, children.read_text().split() if children.exists() else [])]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it has ended, or this is not Linux
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)  # wandb's own server
+        process.kill()
         process.wait()
         print(f"wandb did not finish within {PATIENCE} s and was ended", file=sys.stderr)
     else:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from run.device import autocast, matmul_peak, pick_device, pick_dtype
+from run.device import matmul_peak, pick_device, pick_dtype
 
 PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
 
@@ -25,16 +26,10 @@ class World:
 
     @classmethod
     def join(cls, device_name, dtype_name):
-        """The world that torchrun describes in the environment, or this process alone. ValueError if only some of
-        torchrun's variables are set."""
-        given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
-        numbers = [int(value) if value.isdigit() else -1 for value in given.values()]
-        rank, size = numbers if len(numbers) == 2 else (0, 1)
-        if len(given) == 1 or not 0 <= rank < size:
-            said = ", ".join(f"{name}={value}" for name, value in given.items())
-            raise ValueError(f"the environment has {said}: torchrun sets RANK and WORLD_SIZE together; unset them")
-        if size > 1 and (missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]):
-            raise ValueError(f"the environment has WORLD_SIZE={size}, but no {missing[0]}: start with torchrun")
+        """The world that torchrun describes in the environment, or this process alone."""
+        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        if not 0 <= rank < size:
+            raise ValueError(f"the environment has RANK={rank}, WORLD_SIZE={size}: start with torchrun, or unset both")
         if device_name in ("auto", "cuda") and torch.cuda.is_available():
             device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
         device = pick_device(device_name)
@@ -43,18 +38,6 @@ class World:
         if size > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(device, pick_dtype(dtype_name, device), rank, size)
-
-    @staticmethod
-    def leave():
-        """Closes the connection, if there is one. The threads of DDP must have ended."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-    @staticmethod
-    def lost(error):
-        """Whether an error means that another process did not answer."""
-        said = str(error).lower()
-        return dist.is_initialized() and any(w in said for w in ("timed out", "timeout", "connection", "peer"))
 
     @property
     def is_first(self):
@@ -90,9 +73,6 @@ class World:
         first = self.rank * mine * each
         return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
 
-    def autocast(self):
-        return autocast(self.device, self.dtype)
-
     def peak(self):
         """FLOP/s of large matrix products in all processes together."""
         return self.size * matmul_peak(self.device, self.dtype)
@@ -110,3 +90,18 @@ class World:
         if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
             return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
         return [t.to(self.device) for t in tensors]
+
+
+@contextlib.contextmanager
+def connection():
+    """Closes the connection between the processes when the block ends: by then, the threads of DDP must have ended.
+    ConnectionError if another process did not answer."""
+    try:
+        yield
+    except RuntimeError as error:  # gloo and nccl have no exception type for it
+        if not dist.is_initialized() or not re.search("timed out|timeout|connection|peer", str(error), re.I):
+            raise
+        raise ConnectionError(f"another process of this run has ended or hangs ({str(error)[:80]}…)") from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -9,7 +9,7 @@ from test_protocols import measured, protocol_of
 import data
 from evaluation.attention import attention_entropy, attention_scores
 from model import scheme_names
-from run import checkpoint as checkpoints
+from run.checkpoint import load_checkpoint
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -49,7 +49,7 @@ def test_entropy_of_uniform_attention_is_the_logarithm_of_the_number_of_keys():
 
 @pytest.mark.usefixtures("few_documents")
 def test_the_protocol_measures_the_predictions_of_the_blocks(trained, dataset):
-    model, ds = checkpoints.load(trained("rope")).model(torch.device("cpu")), data.load(dataset)
+    model, ds = load_checkpoint(trained("rope")).model(torch.device("cpu")), data.load(dataset)
     found, rows, _ = measured(protocol_of("entropy", ds.val, lengths="16,64", blocks=6, block_tokens=2), model, ds)
     for length in (16, 64):
         windows = (torch.from_numpy(ds.val.tokens[end - length : end].astype("int64"))[None] for end in found["ends"])

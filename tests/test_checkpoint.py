@@ -10,10 +10,9 @@ import sample
 import train
 from data.tokenizers import CharTokenizer, tokenizer_from
 from model import GPT, GPTConfig
-from run import checkpoint as checkpoints
-from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint
+from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint, load_checkpoint
 
-HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is a tensor of torch.float32, not an ordinary tensor of floats"
+HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is not an ordinary tensor of finite floats"
 
 
 def nested(depth):
@@ -46,19 +45,19 @@ def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     saved = Checkpoint(model.state_dict(), model.config, 7, {"state": {}}, settings, 1.5, spec, "hash", 2)
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
-        loaded = checkpoints.load(tmp_path / name)
+        loaded = load_checkpoint(tmp_path / name)
         assert all(torch.equal(w, loaded.weights[key]) for key, w in saved.weights.items())
         here = dict(path=str(tmp_path / name), folder=tmp_path, weights={})
         assert replace(loaded, **here) == replace(saved, **here)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
     replace(saved, step=8).save(tmp_path, is_best=False)
-    assert (checkpoints.load(tmp_path, "best").step, checkpoints.load(tmp_path, "latest").step) == (7, 8)
+    assert (load_checkpoint(tmp_path, "best").step, load_checkpoint(tmp_path, "latest").step) == (7, 8)
 
 
 def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
-    one, two = (checkpoints.load(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
+    one, two = (load_checkpoint(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
     assert one.experiment == two.experiment
-    assert checkpoints.load(trained("rope", learning_rate=0.01)).experiment != one.experiment
+    assert load_checkpoint(trained("rope", learning_rate=0.01)).experiment != one.experiment
     for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
         assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
     assert replace(one, dataset_hash="other text").experiment != one.experiment
@@ -73,23 +72,29 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(trained, t
             del content["config"][name]
 
     run = trained("learnable", optimizer="adamw", decay="cosine", muon_lr=0.02)
-    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
     assert old.config == new.config and old.experiment == new.experiment
     flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]
     flags += [f"--out_dir={tmp_path}/r", "--device=cpu"]
     assert train.main(flags) == 0 and "is finished: 4 steps" in capsys.readouterr().out
     assert "gelu_tanh False there, True now" in refused(train.main, *flags, "--gelu_tanh")
     train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
-    assert checkpoints.load(tmp_path / "r", "latest").step == 5
+    assert load_checkpoint(tmp_path / "r", "latest").step == 5
 
 
 @pytest.mark.parametrize(
     "write, message",
     [
-        (lambda path: path.write_bytes(b"no checkpoint"), "latest.pt is not a checkpoint of plain tensors"),
-        (lambda path: torch.save({"model": Path}, path), "or contains code); nothing was loaded"),
-        (lambda path: torch.save([1, 2], path), "it lacks model, optimizer, model_args, config, step"),
-        (lambda path: torch.save({"model": {}}, path), "it lacks optimizer, model_args, config, step"),
+        (
+            lambda path: path.write_bytes(b"no checkpoint"),
+            "latest.pt cannot be loaded: it is damaged, of another kind, or contains code",
+        ),
+        (lambda path: torch.save({"model": Path}, path), "it is damaged, of another kind, or contains code"),
+        (lambda path: torch.save([1, 2], path), "it is damaged, of another kind, or contains code"),
+        (
+            lambda path: torch.save({"model": {}}, path),
+            "cannot be loaded: missing or invalid: optimizer, model_args, config, step, best_val_loss, tokenizer, dataset_hash, segment",
+        ),
     ],
 )
 def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refused):
@@ -100,32 +105,35 @@ def test_a_file_of_another_kind_is_one_line(tiny, tmp_path, write, message, refu
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda c: c["tokenizer"].update(chars="é"), "its tokenizer does not match its hash; the file is damaged"),
-        (lambda c: c["tokenizer"].update(chars=nested(150)), "its tokenizer does not match its hash"),
-        (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py: unknown key 'n_heads'"),
-        (lambda c: c["model_args"].update({5: 6}), "does not fit model.py: unknown key 5"),
+        (lambda c: c["tokenizer"].update(chars="é"), "cannot be loaded: its tokenizer does not match its hash"),
+        (lambda c: c["tokenizer"].update(chars=nested(150)), "cannot be loaded: "),
+        (lambda c: c["model_args"].update(n_heads=3), "cannot be loaded: unknown key 'n_heads'"),
+        (lambda c: c["model_args"].update({5: 6}), "cannot be loaded: unknown key 5"),
         (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
         (lambda c: c["model_args"].update(n_embd=32), "size mismatch for transformer.wte.weight"),
-        (lambda c: c["model_args"].update(n_embd=10**9), "does not fit model.py"),
+        (lambda c: c["model_args"].update(n_embd=10**9), "cannot be loaded"),
         (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
-        (lambda c: c["model_args"].update(block_size=10**9), "block_size=1000000000 is too large"),
         (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
         (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
         (lambda c: c["model_args"].update(pos_scheme="mine"), "pos_scheme='mine' is not one of: none, sinusoidal,"),
-        (lambda c: c["config"].update(dataset=["x"]), "its settings are not those of a run"),
+        (lambda c: c["config"].update(dataset=["x"]), "cannot be loaded: missing or invalid: config"),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse()}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: torch.ones(1).expand(25, 16)}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD].to("meta")}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).to(torch.float8_e5m2)}), "is a tensor of torch.float8"),
-        (lambda c: c["model"].update({HEAD: [1]}), f"{HEAD} is list, not an ordinary tensor of floats"),
+        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).long()}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: [1]}), NO_FLOATS),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD] + 1}), "its output layer (lm_head) is not tied"),
-        (lambda c: c.update(history=[[1, {"learning_rate": [2]}]]), "invalid history of its settings"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
-        (lambda c: c["model"].update({5: torch.ones(2)}), "5 is not the name of a weight"),
+        (lambda c: c["model"].update({5: torch.ones(2)}), "cannot be loaded: "),
         (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),
-        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not finite everywhere"),
-        (lambda c: c.update(best_val_loss=float("nan")), "invalid step or best loss"),
-        (lambda c: c.update(step=-1), "invalid step or best loss"),
+        (
+            lambda c: c["model"][HEAD].fill_(torch.nan),
+            "transformer.wte.weight is not an ordinary tensor of finite floats",
+        ),
+        (
+            lambda c: c.update(best_val_loss="low", step=None),
+            "cannot be loaded: missing or invalid: step, best_val_loss",
+        ),
     ],
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):
@@ -141,16 +149,16 @@ def test_checkpoints_with_the_older_t5_size_are_the_same_experiment(trained, tmp
         del content["experiment"]
 
     run = trained("t5", pos_options=options)
-    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
     assert old.config == new.config and old.hash == new.hash and old.experiment == new.experiment
     train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
-    assert checkpoints.load(tmp_path / "r", "latest").config.pos_options == options
+    assert load_checkpoint(tmp_path / "r", "latest").config.pos_options == options
     changed(trained("rope"), tmp_path / "rope", lambda c: c["model_args"].update(t5_size=64.0))  # every run had it
-    assert checkpoints.load(tmp_path / "rope").config == checkpoints.load(trained("rope")).config
+    assert load_checkpoint(tmp_path / "rope").config == load_checkpoint(trained("rope")).config
 
 
 def test_a_model_takes_only_its_own_tokenizer_or_if_that_is_unknown_one_with_few_enough_ids(trained):
-    checkpoint = checkpoints.load(trained("rope"))
+    checkpoint = load_checkpoint(trained("rope"))
     own, small = tokenizer_from(checkpoint.own_tokenizer_spec()), CharTokenizer("abc")
     large = CharTokenizer("".join(map(chr, range(26))))
     checkpoint.check_tokenizer(own, "this text")

@@ -10,8 +10,7 @@ from test_data import tokenizer_json
 
 from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer
 from model import GPT, GPTConfig, scheme_names
-from run import checkpoint as checkpoints
-from run.checkpoint import Checkpoint
+from run.checkpoint import Checkpoint, load_checkpoint
 from run.foreign import ARCHITECTURES, import_transformers, to_hugging_face
 from tools import export
 
@@ -75,7 +74,7 @@ def test_an_export_has_equal_logits_and_writes_the_same_text(scheme, settings, t
 def test_an_exported_model_can_be_imported(tmp_path):
     model = write_run(tmp_path / "r")
     export.main([f"{tmp_path}/r", f"--hf_dir={tmp_path}/a"])
-    back = checkpoints.load(tmp_path / "a").model(torch.device("cpu"))
+    back = load_checkpoint(tmp_path / "a").model(torch.device("cpu"))
     idx = torch.randint(20, (1, 32))
     with torch.no_grad():
         assert torch.allclose(back(idx, idx)[0], model(idx, idx)[0], atol=1e-4)

@@ -15,7 +15,7 @@ import data
 import train
 from config import matches
 from data.tokenizers import tokenizer_from
-from run import checkpoint as checkpoints
+from run.checkpoint import load_checkpoint
 
 ODD = [
     None, True, -1, 0, 3, 1.5, 2**40, 10**30, float("nan"), float("inf"), "", "x", "O", "../..", [], [1], ["a"], {},
@@ -62,7 +62,7 @@ def test_checkpoints(trained, tmp_path):
     rng, refused, tried, before = random.Random(1), 0, 0, memory()
 
     def use():
-        loaded = checkpoints.load(run / "latest.pt")
+        loaded = load_checkpoint(run / "latest.pt")
         loaded.model(torch.device("cpu"))
         tokenizer_from(loaded.own_tokenizer_spec())
         train.inherited(train.TrainConfig, {"resume": True, "out_dir": str(run)})

@@ -15,7 +15,7 @@ from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.statistics import breakdown
 from evaluation.windows import Subject
 from model import GPTConfig, scheme_names
-from run import checkpoint as checkpoints
+from run.checkpoint import load_checkpoint
 
 LOSSES = [name for name in PROTOCOLS if name not in ("entropy", "recall")]  # see test_attention.py, test_recall.py
 
@@ -117,7 +117,7 @@ def test_bits_per_byte_are_of_the_text_of_the_targets(gpt2_bpe):
 @pytest.mark.parametrize("scheme", scheme_names())
 @pytest.mark.parametrize("name", ["fixed", "sliding", "nonoverlapping"])
 def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, name):
-    model = checkpoints.load(trained(scheme)).model(torch.device("cpu"))
+    model = load_checkpoint(trained(scheme)).model(torch.device("cpu"))
     longest = 16 if model.config.max_positions else 64
     ds = data.load(dataset)
     tokens = torch.from_numpy(ds.val.tokens.astype(np.int64))
@@ -139,7 +139,7 @@ def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, schem
 
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
     """ALiBi with a window of 8 in its one layer, trained at 16, does not see what lies beyond 16."""
-    checkpoint, ds = checkpoints.load(trained("alibi")), data.load(dataset)
+    checkpoint, ds = load_checkpoint(trained("alibi")), data.load(dataset)
     protocol = protocol_of("context", ds.val, lengths="16,32,64", block_tokens=2, blocks=12)
     for window in (8, 0):
         config = checkpoint.under(EvalConfig(runs=("x",), window=window), 64)

@@ -10,8 +10,8 @@ import pytest
 from conftest import ROOT
 
 import train
-from run import checkpoint as checkpoints
 from run import tracking
+from run.checkpoint import load_checkpoint
 from run.tracking import Pace, RunLog, draw_losses, format_seconds, publish, read_metrics
 
 ARGUMENTS = ("p", "g", "id", "train", {"a": 1}, {"train": "step"})
@@ -117,7 +117,7 @@ def test_a_wandb_fault_is_one_line_and_training_completes(fault, tiny, fake, mon
     else:
         assert said == "wandb failed, and the run continues without it: disk full\n"
         assert logged(fake)[-1]["step"] == 0
-    assert checkpoints.load(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
+    assert load_checkpoint(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
 
 
 def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_rows_and_pictures(fake, monkeypatch, capfd):
@@ -184,7 +184,7 @@ def test_a_fault_in_drawing_the_losses_is_one_line_and_does_not_end_a_run(fault,
     monkeypatch.setattr(tracking, "draw_losses", failing)
     assert train.main([*tiny, f"--out_dir={tmp_path}/r"]) == 0
     assert f"\ncannot draw {tmp_path}/r/loss.png: {' '.join(str(fault).split())}\n" in capsys.readouterr().out
-    assert not (tmp_path / "r" / "loss.png").exists() and checkpoints.load(tmp_path / "r").step == 6
+    assert not (tmp_path / "r" / "loss.png").exists() and load_checkpoint(tmp_path / "r").step == 6
 
 
 @pytest.mark.parametrize("rows", [[], [{"step": 1}], [{"step": 1, "train/loss": "x"}], [{"step": 0, "val/loss": 2.0}]])

@@ -11,8 +11,8 @@ import torch
 
 import config
 from data.tokenizers import END_OF_TEXT, GPT2_PATTERN, tokenizer_from
-from run import checkpoint as checkpoints
 from run import files
+from run.checkpoint import load_checkpoint
 from run.foreign import import_transformers, to_hugging_face
 from run.script import script
 
@@ -63,7 +63,7 @@ def largest_difference(model, exported, n):
 
 def main(argv):
     cfg = config.load(ExportConfig, argv, list_field="runs")
-    checkpoint = checkpoints.load(cfg.runs[0])
+    checkpoint = load_checkpoint(cfg.runs[0])
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
