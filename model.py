@@ -246,6 +246,19 @@ def rope_frequencies(config, device):
     return freqs, 1.0
 
 
+def precompute_freqs_cis(pos, freqs, size=1.0):
+    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
+    angles = pos[:, None] * freqs
+    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
+
+
+def apply_rotary_emb(x, freqs_cis):
+    """Reads the channel pairs (2j, 2j+1) of x (B, H, T, D) as complex numbers and multiplies them by freqs_cis."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # there are no complex bfloat16 numbers
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, T, D/2)
+    return torch.view_as_real(pairs * freqs_cis).flatten(-2).to(x.dtype)
+
+
 class RoPE(PositionScheme, name="rope"):
     """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: rotates q and k by angles proportional to their
     positions, so that q_i·k_j depends on positions only through i−j. For scaling, see rope_frequencies."""
@@ -261,28 +274,21 @@ class RoPE(PositionScheme, name="rope"):
             raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
-        if config.rope_factor < 1:
-            raise ValueError(f"rope_factor={config.rope_factor} must be at least 1")
+        if config.rope_scaling == "ntk" and D == 2:
+            raise ValueError("rope_scaling=ntk needs a head size of at least 4 (two pairs)")
+        for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():
+            if getattr(config, name) < low:
+                raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
 
     def __init__(self, config):
         super().__init__(config)
         self.config = config
 
     def prepare(self, q_pos, k_pos):
-        """size·e^(i·p·θ_j) for each position p and frequency θ_j: (T, D/2) complex64."""
-        freqs, size = rope_frequencies(self.config, q_pos.device)
-        angles = q_pos[:, None] * freqs
-        return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
+        return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))
 
     def rotate(self, q, k, prepared):
-        """Reads the channel pairs (2j, 2j+1) as complex numbers and multiplies them by those of `prepare`."""
-
-        def turn(x):
-            wide = x.to(torch.promote_types(x.dtype, torch.float32))  # there are no complex bfloat16 numbers
-            pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, T, D/2)
-            return torch.view_as_real(pairs * prepared).flatten(-2).to(x.dtype)
-
-        return turn(q), turn(k)
+        return apply_rotary_emb(q, prepared), apply_rotary_emb(k, prepared)
 
 
 def alibi_slopes(n_head):
@@ -364,16 +370,20 @@ class KVCache:
 
     def __init__(self):
         self.pos = 0
-        self.layers = {}  # layer -> (keys, values)
+        self.stores = {}  # (layer, "k" or "v") -> (buffer (B, H, capacity, width), start, end of the kept part)
 
-    def append(self, layer, k, v, window):
-        """Adds a layer's new keys and values (B, H, T, ·) and returns all of them, (B, H, S, ·). Keeps only those that
+    def append(self, key, new, window):
+        """Adds a layer's new keys or values (B, H, T, ·) and returns all of them, (B, H, S, ·). Keeps only those that
         the next token sees through its window (0: all)."""
-        if layer in self.layers:
-            k, v = (torch.cat(pair, dim=2) for pair in zip(self.layers[layer], (k, v), strict=True))
-        first = max(0, k.size(2) - window + 1) if window else 0
-        self.layers[layer] = k[:, :, first:], v[:, :, first:]
-        return k, v
+        store, first, last = self.stores.get(key, (new[:, :, :0], 0, 0))
+        end = last + new.size(2)
+        if end > store.size(2):  # room for twice as many, so that appending costs O(1) a token
+            grown = new.new_empty(*new.shape[:2], 2 * (end - first), new.size(3))
+            grown[:, :, : last - first] = store[:, :, first:last]
+            store, first, last, end = grown, 0, last - first, end - first
+        store[:, :, last:end] = new
+        self.stores[key] = store, max(first, end - window + 1) if window else first, end
+        return store[:, :, first:end]
 
 
 def attend(q, k, v, positions, layer, window, dropout_p):
@@ -455,7 +465,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x, positions, window, cache, last):
         q, k, v = self.project(x, positions)
         if cache is not None:
-            k, v = cache.append(self.layer, k, v, window)
+            k, v = cache.append((self.layer, "k"), k, window), cache.append((self.layer, "v"), v, window)
         positions = positions.part(slice(-last, None), slice(-k.size(2), None))
         y = attend(q[:, :, -last:], k, v, positions, self.layer, window, self.dropout if self.training else 0.0)
         y = y.transpose(1, 2).flatten(-2)  # (B, last, C)
