@@ -38,11 +38,16 @@ def calls(line):
         yield script.removesuffix(".py"), arguments
 
 
-def test_the_two_commands_come_first_and_ci_runs_the_second():
+def test_the_two_commands_come_first_and_the_pages_are_complete_and_short():
     assert COMMANDS[0].endswith("pip install -r requirements.txt && python train.py config/rope.py")
     assert COMMANDS[1].endswith("pip install -r requirements-dev.txt && python -m pytest")
     lines = PAGES["README.md"].splitlines()
     assert next(line for line in lines if "pip install -r requirements-dev.txt" in line) == COMMANDS[1]  # as in .ci/run
+    assert len(lines) <= 210
+    for page, text in PAGES.items():
+        assert "@@" not in text and "{{" not in text
+        for path in re.findall(r"\]\((?!http)([^)#]+)", text):
+            assert ((ROOT / page).parent / path).exists(), path
 
 
 def test_every_command_runs(dataset, tmp_path, monkeypatch):
@@ -71,14 +76,6 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
             assert importlib.import_module(script).main([*arguments, *extra]) == 0, line
     assert {"train", "data.prepare", *SIZES} <= ran
     assert (tmp_path / "results" / "length.png").exists()
-
-
-def test_the_pages_are_complete_and_short():
-    for page, text in PAGES.items():
-        assert "@@" not in text and "{{" not in text
-        for path in re.findall(r"\]\((?!http)([^)#]+)", text):
-            assert ((ROOT / page).parent / path).exists(), path
-    assert len(PAGES["README.md"].splitlines()) <= 210
 
 
 def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path, monkeypatch):

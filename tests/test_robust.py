@@ -1,33 +1,45 @@
 """No fault of the machine or the user costs work. The tests kill real processes and damage real files."""
 
 import builtins
+import contextlib
 import os
-import pty
 import random
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT
 
 import train
-from run.checkpoint import load_checkpoint
+from run import checkpoint as checkpoints
+from run.files import Lock
 from run.tracking import RunLog, read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
 FILES = ["best.pt", "latest.pt", "loss.png", "metrics.jsonl"]  # of a run, and nothing else
 
 
-def script(text):
-    return [sys.executable, "-c", text]
-
-
 def run(command, **more):
     return subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=120, **more)
+
+
+@contextlib.contextmanager
+def training(*command, **more):
+    """A process that trains, after its third step."""
+    with subprocess.Popen(command, **{"cwd": ROOT} | more, stdout=-1, stderr=-1, text=True) as process:
+        while "step 3/" not in process.stdout.readline():
+            pass
+        yield process
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def names(folder):
@@ -50,42 +62,32 @@ def whole(tiny, tmp_path_factory):
 
 
 KILL = """if True:
-    import os, sys
-    replace, left = os.replace, int(sys.argv[1])
-    def killing(*names):
-        global left
-        left -= 1
-        if left == 0: os.kill(os.getpid(), 9)
-        replace(*names)
-    os.replace = killing
-    import train
+    import itertools, os, sys, train
+    replace, calls = os.replace, itertools.count(1)
+    os.replace = lambda *names: os.kill(os.getpid(), 9) if next(calls) == int(sys.argv[1]) else replace(*names)
     train.main(sys.argv[2:])"""
 
 
-@pytest.mark.parametrize("nth", [3, 4, 5, 6])
-def test_a_kill_before_any_rename_loses_nothing_and_leaves_nothing(nth, tiny, whole, tmp_path):
+@pytest.mark.parametrize("nth, partial", [(3, "latest.pt"), (4, "best.pt"), (5, "latest.pt"), (6, "loss.png")])
+def test_a_kill_before_any_rename_loses_nothing_and_leaves_nothing(nth, partial, tiny, whole, tmp_path):
     """The first rename is that of metrics.jsonl. Each evaluation renames best.pt and latest.pt; loss.png is the last."""
     flags = [*tiny, f"--out_dir={tmp_path}/r"]
-    assert run([*script(KILL), nth, *flags]).returncode == -9
-    left = set(names(tmp_path / "r")) - set(FILES)
-    assert left == {".lock", {3: ".latest.pt.tmp", 4: ".best.pt.tmp", 5: ".latest.pt.tmp", 6: ".loss.png.tmp"}[nth]}
-    train.main([*flags])  # the same command resumes
+    assert run([sys.executable, "-c", KILL, nth, *flags]).returncode == -signal.SIGKILL
+    assert set(names(tmp_path / "r")) - set(FILES) == {".lock", f".{partial}.tmp"}
+    train.main(flags)  # the same command resumes
     for which in ("best", "latest"):
         assert_same(whole, tmp_path / "r", which)
+    assert [row["step"] for row in read_metrics(tmp_path / "r")] == [0, 3, 6]
     assert names(tmp_path / "r") == [name for name in FILES if nth < 6 or name != "loss.png"]  # the run was finished
 
 
 def test_one_process_at_a_time_writes_into_a_folder(tiny, tmp_path, refused):
-    folder = tmp_path / "r"
-    hold = "import sys; from pathlib import Path; from run import files\nwith files.Lock(Path(sys.argv[1])): print(1, flush=True); input()"
-    with subprocess.Popen([*script(hold), folder], cwd=ROOT, stdin=-1, stdout=-1) as process:
-        process.stdout.readline()
-        for name in (".latest.pt.tmp", ".metrics.jsonl.tmp", ".loss.png.tmp"):
-            (folder / name).write_text("half")
+    folder, left = tmp_path / "r", [".lock", ".latest.pt.tmp", ".metrics.jsonl.tmp", ".loss.png.tmp"]
+    with Lock(folder):
         assert f"another process is writing into {folder}" in refused(train.main, *tiny, f"--out_dir={folder}")
-        assert len(names(folder)) == 4
-        process.kill()
-    assert (folder / ".lock").exists()
+    folder.mkdir()
+    for name in left:  # by a process that was killed
+        (folder / name).write_text("half")
     train.main([*tiny, f"--out_dir={folder}"])
     assert names(folder) == FILES
 
@@ -105,53 +107,33 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
     assert names(folder) == FILES
 
 
-@pytest.mark.parametrize("what", ["full", "vanished", "blocked"])
-def test_training_continues_after_a_failed_save(what, tiny, whole, tmp_path, monkeypatch, capsys):
-    folder, save, faults = tmp_path / "r", torch.save, iter([True])
-
-    def saving(*given):
-        if next(faults, False):
-            if what == "full":
-                raise OSError(28, "No space left on device")
-            folder.rename(tmp_path / "gone") if what == "vanished" else (folder / "latest.pt").mkdir()
-        elif what == "blocked":
-            (folder / "latest.pt").rmdir()
-        save(*given)
-
-    monkeypatch.setattr(torch, "save", saving)
-    train.main([*tiny, f"--out_dir={folder}"])
-    assert "step 3 could not be saved" in capsys.readouterr().out
-    assert_same(whole, folder)
-    assert set(names(folder)) - set(FILES) == set()
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(signum, tiny, whole, tmp_path):
-    folder, flags = tmp_path / "r", [*tiny, f"--out_dir={tmp_path}/r"]
-    terminal, inside = pty.openpty()
-    with subprocess.Popen([*TRAIN, *flags, "--max_iters=100000"], cwd=ROOT, stdout=inside, stderr=inside) as process:
-        seen = b""
-        while b"step 3/" not in seen:
-            seen += os.read(terminal, 1000)
+def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(signum, tiny, tmp_path):
+    with training(*TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000") as process:
         process.send_signal(signum)
         if signum == signal.SIGHUP:  # the terminal is gone
-            os.close(inside), os.close(terminal)
+            process.stdout.close()
+            process.stderr.close()
+        else:
+            assert process.communicate()[1].startswith("\nstopping: the run is saved first")
     assert process.returncode == -signum
-    stopped = load_checkpoint(folder, "latest")
-    assert stopped.step >= 3
-    rows = [row["step"] for row in read_metrics(folder)]
-    assert rows == [*range(0, stopped.step + 1, 3)]
-    if signum != signal.SIGHUP:
-        assert b"stopping: the run is saved first" in os.read(terminal, 10000)
+    stopped = checkpoints.load(tmp_path / "r", "latest").step
+    assert stopped >= 3
+    assert [row["step"] for row in read_metrics(tmp_path / "r")] == [*range(0, stopped + 1, 3)]
 
 
-def test_training_continues_when_the_reader_of_its_output_is_gone(tiny, whole, tmp_path):
-    command = [*TRAIN, *tiny, f"--out_dir={tmp_path}/r"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
+def test_nohup_keeps_a_run_alive(tiny, tmp_path):
+    with training("nohup", *TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--max_iters=300") as process:
+        process.send_signal(signal.SIGHUP)
+        process.communicate()
+    assert process.returncode == 0 and checkpoints.load(tmp_path / "r", "latest").step == 300
+
+
+@pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-", "| head -n 1", "| grep '4 ? 16 tokens'"])
+def test_a_stream_that_is_closed_or_lacks_a_letter_does_not_end_training(stream, tiny, whole, tmp_path):
+    command = " ".join([*TRAIN, *tiny, f"--out_dir={tmp_path}/r", stream])
+    done = run(["bash", "-o", "pipefail", "-c", command], env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and done.stderr == ""
     assert_same(whole, tmp_path / "r")
 
 
@@ -163,36 +145,20 @@ def test_metrics_without_a_checkpoint_are_kept(tiny, tmp_path):
     assert kept.read_text() == '{"step": 0}\n' and len(read_metrics(tmp_path / "r")) == 3
 
 
-def test_results_are_written_when_the_terminal_lacks_a_letter(whole, tmp_path):
-    env = os.environ | {"PYTHONIOENCODING": "ascii"}
-    flags = ["--device=cpu", "--blocks=2", f"--results_dir={tmp_path}/results", "--lengths=8,16,32"]
-    shutil.copytree(whole, tmp_path / "r")
-    done = run([sys.executable, "eval_length.py", tmp_path / "r", *flags], env=env)
-    assert done.returncode == 0 and "?" in done.stdout
-    assert list((tmp_path / "results").glob("*.json"))
+def test_values_that_are_not_finite_are_never_saved(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "r")
+    loaded = checkpoints.load(folder, "latest")
+    loaded.optimizer["adamw"]["transformer.h.0.ln_1.weight"]["exp_avg"][0] = torch.inf
+    with pytest.raises(ValueError, match="exp_avg is not finite at step 6, so .*latest.pt was not replaced"):
+        loaded.save(folder, is_best=True)
+    for name in ("best.pt", "latest.pt"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_values_that_are_not_finite_are_never_saved(tiny, tmp_path, refused):
-    flags = [*tiny, f"--out_dir={tmp_path}/r"]
-    train.main([*flags, "--max_iters=3"])
-    before = (tmp_path / "r" / "latest.pt").read_bytes()
-    loaded = load_checkpoint(tmp_path / "r", "latest")
-    loaded.weights["transformer.h.0.ln_1.weight"][0] = torch.inf
-    with pytest.raises(
-        ValueError, match="transformer.h.0.ln_1.weight is not finite at step 3, so .*latest.pt was not replaced"
-    ):
-        loaded.save(tmp_path / "r", is_best=True)
-    line = refused(train.main, "--resume", f"--out_dir={tmp_path}/r", "--max_iters=6", "--learning_rate=1e18")
-    assert "not finite" in line
-    assert (tmp_path / "r" / "latest.pt").read_bytes() == before
-
-
-@pytest.mark.parametrize("flips", [60, pytest.param(400, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_found(flips, whole, tmp_path, refused):
-    folder, rng, found = tmp_path / "r", random.Random(0), 0
-    shutil.copytree(whole, folder)
+def test_every_flipped_bit_is_found(whole, tmp_path, refused):
+    folder, rng, found = shutil.copytree(whole, tmp_path / "r"), random.Random(0), 0
     content = (whole / "latest.pt").read_bytes()
-    for _ in range(flips):
+    for _ in range(60):
         changed = bytearray(content)
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         (folder / "latest.pt").write_bytes(changed)
@@ -201,53 +167,56 @@ def test_every_flipped_bit_is_found(flips, whole, tmp_path, refused):
         except ValueError as error:
             assert f"{folder}/best.pt is intact: to use it instead, cp" in str(error)
             found += 1
-    assert found > flips * 2 / 3
+    assert found > 40
     for end in (0, 1, 100, len(content) // 2, len(content) - 1):
         (folder / "latest.pt").write_bytes(content[:end])
-        assert "latest.pt cannot be loaded: it is damaged" in refused(train.main, "--resume", f"--out_dir={folder}")
+        assert "nothing was loaded" in refused(train.main, "--resume", f"--out_dir={folder}")
+    torch.save([1, 2], folder / "latest.pt")
+    assert "it lacks model, optimizer, model_args" in refused(train.main, "--resume", f"--out_dir={folder}")
 
 
-def test_after_a_failed_save_a_worse_model_does_not_replace_the_best(tiny, tmp_path, monkeypatch):
-    losses, save = iter([9, 3.0, 2.0, 1.5, 2.5, 2.4]), torch.save
+def test_training_continues_after_a_failed_save_and_a_worse_model_never_replaces_the_best(
+    tiny, tmp_path, monkeypatch, capsys
+):
+    losses, save, latest = iter([9, 3.0, 2.0, 1.5, 1.8, 1.9, float("nan")]), torch.save, tmp_path / "r" / "latest.pt"
     monkeypatch.setattr(train, "evaluate", lambda *given: next(losses))
 
     def saving(content, f):
-        if content["best_val_loss"] == 1.5:
+        if content["step"] == 3:
             raise OSError(28, "No space left on device")
         save(content, f)
+        if content["step"] == 4:
+            latest.unlink()
+            latest.mkdir()
+        elif latest.is_dir():
+            latest.rmdir()
 
     monkeypatch.setattr(torch, "save", saving)
-    train.main([*tiny, f"--out_dir={tmp_path}/r", "--max_iters=5", "--eval_interval=1"])
-    best, latest = (load_checkpoint(tmp_path / "r", which) for which in ("best", "latest"))
-    assert (best.step, best.best_val_loss, latest.step, latest.best_val_loss) == (2, 2.0, 5, 2.0)
+    with pytest.raises(ValueError, match="the loss is not finite at step 6"):
+        train.main([*tiny, f"--out_dir={tmp_path}/r", "--eval_interval=1"])
+    said = capsys.readouterr().out
+    assert "step 3 could not be saved" in said and "step 4 could not be saved" in said
+    best, latest = (checkpoints.load(tmp_path / "r", which) for which in ("best", "latest"))
+    assert (best.step, best.best_val_loss, latest.step, latest.best_val_loss) == (4, 1.8, 5, 1.8)
+    assert names(tmp_path / "r") == ["best.pt", "latest.pt", "metrics.jsonl"]
+    assert "NaN" not in (tmp_path / "r" / "metrics.jsonl").read_text()
 
 
 def test_a_renamed_folder_is_created_and_locked_again(tiny, whole, tmp_path, monkeypatch, refused):
-    folder, evaluate, said = tmp_path / "r", train.evaluate, []
+    folder, moved, evaluate, said = tmp_path / "r", tmp_path / "moved", train.evaluate, []
 
     def renaming(*given):
-        if folder.exists() and (folder / "latest.pt").exists() and not (tmp_path / "moved").exists():
-            folder.rename(tmp_path / "moved")
-        elif (tmp_path / "moved").exists() and not said:
-            said.append(run([*TRAIN, *tiny, f"--out_dir={folder}"]).stderr)
+        if moved.exists() and not said:
+            said.append(refused(train.main, *tiny, f"--out_dir={folder}"))
+        elif (folder / "latest.pt").exists() and not moved.exists():
+            folder.rename(moved)
         return evaluate(*given)
 
     monkeypatch.setattr(train, "evaluate", renaming)
     train.main([*tiny, f"--out_dir={folder}", "--eval_interval=1"])
     assert "another process is writing into" in said[0]
     assert_same(whole, folder)
-    assert load_checkpoint(folder, "latest").step == 6 and load_checkpoint(tmp_path / "moved", "latest").step == 1
-
-
-def test_nohup_keeps_a_run_alive(tiny, whole, tmp_path):
-    more = ["--log_interval=1", "--max_iters=300", "--eval_interval=150"]
-    command = ["nohup", *TRAIN, *tiny, f"--out_dir={tmp_path}/r", *more]
-    with subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True) as process:
-        while "step 3/" not in process.stdout.readline():
-            pass
-        process.send_signal(signal.SIGHUP)
-        process.communicate()
-    assert process.returncode == 0 and load_checkpoint(tmp_path / "r", "latest").step == 300
+    assert checkpoints.load(folder, "latest").step == 6 and checkpoints.load(moved, "latest").step == 1
 
 
 def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped(tmp_path, monkeypatch, capsys):
@@ -266,3 +235,36 @@ def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped
     with open(tmp_path / "metrics.jsonl", "ab") as f:
         f.write(b"\n".join([b"7", b'{"step": "x"}', b'{"loss": 2}', b"\xff\xfe", b"[" * 10_000, b'{"step": 3, "lo']))
     assert read_metrics(tmp_path) == [{"step": 2, "loss": 2}]
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_the_other_with_one_line(tiny, tmp_path):
+    (tmp_path / "impatient.py").write_text(
+        "from datetime import timedelta\nimport train, run.script, run.world\n"
+        "run.world.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    flags = [*tiny, "--max_iters=1000000", f"--out_dir={tmp_path}/r", "--gradient_accumulation_steps=2"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with training(*command, f"{tmp_path}/impatient.py", *flags, env=env) as process:
+        os.kill(children(process.pid)[-1], signal.SIGSTOP)
+        said = process.communicate(timeout=90)[1]
+    assert process.returncode != 0 and "another process of this run has ended or hangs" in said
+
+
+@pytest.mark.slow
+def test_a_killed_wandb_server_does_not_delay_the_end(tiny, tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+    flags = [*tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000", "--wandb_mode=offline"]
+    with training(*TRAIN, *flags, env=env, cwd=tmp_path) as process:
+        while not list(tmp_path.glob("wandb/offline-run-*/*.wandb")):
+            time.sleep(0.1)
+        while not (servers := [pid for follower in children(process.pid) for pid in children(follower)]):
+            time.sleep(0.1)
+        for server in servers:
+            os.kill(server, signal.SIGKILL)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=15)[1]
+    assert process.returncode == -signal.SIGTERM
+    assert said.count("wandb") <= 1 and "Traceback" not in said
