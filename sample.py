@@ -34,8 +34,10 @@ class SampleConfig(Overrides):
         super().__post_init__()
         config.at_least(1, self, "num_samples")
         config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1")
+        if not 1e-6 <= self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must be at least 0.000001 and at most 1")
+        if 0 < self.temperature < 1e-3:
+            raise ValueError(f"temperature={self.temperature} must be 0 (the likeliest token) or at least 0.001")
 
 
 def sample(cfg, out=sys.stdout):

@@ -79,12 +79,13 @@ class Checkpoint:
     def save(self, folder, is_best):
         """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
         kill between the two, the resumed run writes the same best.pt again. Files hold only tensors and plain types.
-        ValueError if a weight is not finite, OSError if a file cannot be written."""
+        ValueError if a tensor is not finite, OSError if a file cannot be written."""
         content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
         content["model_args"] = asdict(self.config)
         content["tokenizer"] = self.tokenizer_spec | {"hash": files.json_hash(self.tokenizer_spec)}
-        for name, w in self.weights.items():
-            if not w.isfinite().all():
+        moments = {f"{p}.{key}": t for part in self.optimizer.values() for p in part for key, t in part[p].items()}
+        for name, t in (self.weights | moments).items():
+            if not t.isfinite().all():
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
         with files.replacing(folder / ("best.pt" if is_best else "latest.pt")) as f:
             torch.save(content, f)

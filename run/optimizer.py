@@ -64,9 +64,9 @@ class Optimizer:
             state = {}
             for i, p in enumerate(self.params(part)):
                 own = saved[name][self.names[p]]
-                shapes = {key: () if key == "step" else p.shape for key in MOMENTS[name]}
+                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in MOMENTS[name]}
                 if own:  # it is empty if the parameter never had a gradient
-                    if {key: t.shape for key, t in own.items() if is_dense(t)} != shapes:
+                    if {key: (t.shape, t.dtype) for key, t in own.items() if is_dense(t)} != expected:
                         raise ValueError(f"the state of {self.names[p]} does not fit")
                     state[i] = own
             part.load_state_dict(part.state_dict() | {"state": state})

@@ -90,7 +90,7 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
     scheme, settings, older, trained, tmp_path, capsys, refused
 ):
     run = trained(scheme, **settings)
-    new, old = checkpoints.load(run), checkpoints.load(changed(run, tmp_path / "r", older))
+    new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
     assert (old.config, old.hash, old.experiment) == (new.config, new.hash, new.experiment)
     flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]
     flags += [f"--out_dir={tmp_path}/r", "--device=cpu"]

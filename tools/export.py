@@ -50,7 +50,7 @@ def from_tiktoken(tokenizer):
 
 
 # kind of tokenizer -> the function that gives the same one of the package `tokenizers`
-TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": lambda own: own.inner}
+TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": lambda own: own.special}
 
 
 @torch.no_grad()
