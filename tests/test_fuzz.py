@@ -50,7 +50,7 @@ def test_checkpoints(trained, tmp_path):
     whole, rng, before = torch.load(path), random.Random(1), memory()
 
     def use():
-        loaded = checkpoints.load(path)
+        loaded = load_checkpoint(path)
         loaded.model(torch.device("cpu"))
         tokenizer_from(loaded.own_tokenizer_spec())
         train.inherited(train.TrainConfig, {"resume": True, "out_dir": str(path.parent)})

@@ -72,7 +72,7 @@ MISTAKES = [
     (sample.main, "--device=meta", "device='meta' is not available"),
     (sample.main, "--temperature=-1", "temperature=-1.0 must be at least 0"),
     (sample.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
-    (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json': there is no such file"),
+    (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json' must be gpt2, PATH/tokenizer.json or data:NAME"),
     (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_scaling is an option of pos_scheme rope, not of alibi"),
     (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),

@@ -10,6 +10,7 @@ from conftest import ROOT
 
 import train
 from run import tracking
+from run.checkpoint import load_checkpoint
 from run.tracking import Pace, format_seconds, publish, read_metrics
 
 ARGUMENTS = ("p", "g", "id", "train", {"a": 1}, {"train": "step"})
@@ -96,7 +97,7 @@ def test_a_wandb_fault_is_one_line_and_training_completes(fault, line, tiny, fak
     monkeypatch.setenv(fault, "3")
     train.main([*tiny, f"--out_dir={fake}/r", "--wandb_mode=offline"])
     assert capfd.readouterr().err == line and logged(fake)[-1]["step"] == 0
-    assert checkpoints.load(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
+    assert load_checkpoint(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
 
 
 def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_rows_and_pictures(fake, monkeypatch, capfd):
@@ -161,7 +162,7 @@ def test_a_fault_in_drawing_the_losses_is_one_line_and_does_not_end_a_run(tiny, 
     monkeypatch.setattr(tracking, "draw_losses", failing)
     assert train.main([*tiny, f"--out_dir={tmp_path}/r"]) == 0
     assert f"\ncannot draw {tmp_path}/r/loss.png: a broken font\n" in capsys.readouterr().out
-    assert not (tmp_path / "r" / "loss.png").exists() and checkpoints.load(tmp_path / "r").step == 6
+    assert not (tmp_path / "r" / "loss.png").exists() and load_checkpoint(tmp_path / "r").step == 6
 
 
 def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkeypatch):
