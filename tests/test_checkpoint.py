@@ -103,12 +103,12 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda c: c.update(model=Path), "or contains code); nothing was loaded"),
-        (lambda c: c.pop("optimizer"), "it lacks optimizer"),
-        (lambda c: c["tokenizer"].update(chars="é"), "its tokenizer does not match its hash; the file is damaged"),
-        (lambda c: c["tokenizer"].update(chars=json.loads("[" * 150 + "]" * 150)), "its tokenizer does not match its"),
-        (lambda c: c["model_args"].update(n_heads=3), "does not fit model.py: unknown key 'n_heads'"),
-        (lambda c: c["model_args"].update({5: 6}), "does not fit model.py: unknown key 5"),
+        (lambda c: c.update(model=Path), "cannot be loaded: it is damaged, of another kind, or contains code"),
+        (lambda c: c.pop("optimizer"), "cannot be loaded: missing or invalid: optimizer"),
+        (lambda c: c["tokenizer"].update(chars="é"), "cannot be loaded: its tokenizer does not match its hash"),
+        (lambda c: c["tokenizer"].update(chars=json.loads("[" * 150 + "]" * 150)), "cannot be loaded: "),
+        (lambda c: c["model_args"].update(n_heads=3), "cannot be loaded: unknown key 'n_heads'"),
+        (lambda c: c["model_args"].update({5: 6}), "cannot be loaded: unknown key 5"),
         (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
         (lambda c: c["model_args"].update(n_embd=32), "size mismatch for transformer.wte.weight"),
         (lambda c: c["model_args"].update(n_embd=10**9), "cannot be loaded"),
@@ -138,3 +138,12 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):
     assert message in refused(sample.main, f"--out_dir={changed(trained('rope'), tmp_path / 'r', change)}")
+
+
+def test_a_model_without_a_tokenizer_takes_one_with_few_enough_ids(trained):
+    unknown = replace(load_checkpoint(trained("rope")), tokenizer_spec=None)
+    unknown.check_tokenizer(CharTokenizer("abc"), "this text")
+    with pytest.raises(ValueError, match="best.pt has 25 ids, too few for the 26 of this text"):
+        unknown.check_tokenizer(CharTokenizer("".join(map(chr, range(26)))), "this text")
+    with pytest.raises(ValueError, match="best.pt carries no tokenizer: add --tokenizer=gpt2, or data:NAME"):
+        unknown.own_tokenizer_spec()
