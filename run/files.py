@@ -22,6 +22,7 @@ def replacing(path):
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        temporary(path).unlink(missing_ok=True)  # it may be a second name of another file
         with open(temporary(path), "wb") as f:
             yield f
             f.flush()
@@ -39,12 +40,14 @@ def write(path, content):
 
 def link(path, other):
     """Makes `other` a second name of the file `path`, or a copy if the file system has no hard links."""
-    temporary(other).unlink(missing_ok=True)
     try:
-        os.link(path, temporary(other))
-    except OSError:
-        shutil.copyfile(path, temporary(other))
-    os.replace(temporary(other), other)
+        try:
+            os.link(path, temporary(other))
+        except OSError:
+            shutil.copyfile(path, temporary(other))
+        os.replace(temporary(other), other)
+    finally:
+        temporary(other).unlink(missing_ok=True)  # writing into it later would change `path`
 
 
 @contextlib.contextmanager
