@@ -7,6 +7,7 @@ run folders and not repeated; after Ctrl-C, the same command resumes. Protocols:
 """
 
 import dataclasses
+import inspect
 import io
 import itertools
 import json
@@ -25,6 +26,7 @@ from evaluation import attention, recall  # noqa: F401  (they register their pro
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import Measured, chart_rows, json_text, pool_seeds, report, result_of
 from evaluation.windows import Subject
+from model import find_scheme
 from run import files, tracking
 from run.checkpoint import Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
@@ -103,6 +105,7 @@ def measure(cfg, protocol, run, dataset, targets):
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
+        "scheme": inspect.getsource(find_scheme(run.config.pos_scheme)),  # it may be edited after training
     } | protocol.identity  # fmt: skip
     path = run.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
     found = targets | kept(path, {"key", *targets}, len(targets["ends"]))

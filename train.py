@@ -223,14 +223,15 @@ def train(cfg, folder):
     return best_val_loss
 
 
-def eval_only(cfg, given):
+def eval_only(cfg, given, named):
     """Prints the loss of the best checkpoint over the whole validation text. ValueError if the settings `given` by the
-    user do not apply to it."""
+    user do not apply to it, or if the text has changed and the user has not `named` a dataset."""
     checkpoint = load_checkpoint(cfg.out_dir)
     dataset = data.load(cfg.dataset)
-    checkpoint.check_dataset(dataset, named="dataset" in given)
-    unlike = {k: v for k, v in given.items() if k not in (*CALL_FIELDS, "batch_size", "dataset")}
-    if unlike := [k for k, v in unlike.items() if v != checkpoint.settings[k]]:
+    checkpoint.check_dataset(dataset, named)
+    settings = dataclasses.asdict(checkpoint.config) | checkpoint.settings
+    asked = {k: v for k, v in given.items() if k in settings and k not in (*CALL_FIELDS, "batch_size", "dataset")}
+    if unlike := [k for k, v in asked.items() if v != settings[k]]:
         how = "windows and RoPE scaling are options of eval_length.py"
         raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{unlike[0]} ({how})")
     device = pick_device(cfg.device)
@@ -254,7 +255,7 @@ def main(argv):
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     cfg = TrainConfig(**inherited(TrainConfig, values) | values)
     if cfg.eval_only:
-        eval_only(cfg, values)
+        eval_only(cfg, values, named=any(arg.startswith("--dataset") for arg in argv))
         return 0
     is_first = os.environ.get("RANK", "0") == "0"  # it alone writes
     with connection(), RunFolder(cfg.out_dir) if is_first else contextlib.nullcontext() as folder:

@@ -124,6 +124,8 @@ class Batches:
         if self.n_windows < 1:
             short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
             raise ValueError(f"the training text has {short}: at least {2 * block_size:,} are needed")
+        if rows_per_step > max(self.n_windows, 100_000):
+            raise ValueError(f"a step of {rows_per_step:,} windows is too large: lower --batch_size")
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):

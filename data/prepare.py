@@ -116,7 +116,7 @@ def main(argv):
     with Lock(folder), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not args.overwrite:
             check_same(folder, source)
-            print(f"{folder} is prepared already; --overwrite prepares it again")
+            print(f"{folder} is prepared already; if the text has changed, --overwrite prepares it again")
             return 0
         print(f"preparing {name}: {text.source}")
         try:

@@ -212,7 +212,7 @@ def hub(name, dataset, about=""):
 
 def own(paths, glob):
     """The Text of the user's files. ValueError if there are none, or if they are of more than one kind."""
-    files, source = find_files(paths, glob), " ".join(paths)
+    files, source = find_files(paths, glob), " ".join(str(Path(path).resolve()) for path in paths)
     if not files:
         raise ValueError(f"no text found: {source} has no file that matches --glob={glob!r}, or only empty ones")
     kinds = {p.suffix if p.suffix in ROWS else "text" for p in files}

@@ -139,8 +139,9 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
 
     def _kept(self, inner, text):
         """The ids of a text. ValueError unless they give it back."""
+        given = text.encode()
         ids = inner.encode(text, add_special_tokens=False).ids
-        given, got = text.encode(), self.decode_bytes(ids)
+        got = self.decode_bytes(ids)
         if given != got:
             n = len(os.path.commonprefix([given, got]))
             given, got = (part[n : n + 20].decode(errors="replace") for part in (given, got))
@@ -148,7 +149,7 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
         return ids
 
     def decode_bytes(self, ids):
-        return b"".join(self.bytes[id] for id in ids)
+        return b"".join(self.bytes.get(id, b"") for id in ids)  # a vocabulary may have gaps
 
 
 def byte_alphabet():

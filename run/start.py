@@ -16,7 +16,10 @@ def start(cfg, model, optimizer, dataset):
     and history, as in a Checkpoint, and lines for the log. ValueError if it does not fit."""
     checkpoint, changed = open_folder(cfg, dataset)
     if checkpoint is None:
-        return 0, math.inf, 0, [], initialise_from(cfg.init_from, model, dataset) if cfg.init_from else ()
+        if not cfg.init_from:
+            return 0, math.inf, 0, [], ()
+        source, lines = initialise_from(cfg.init_from, model, dataset)
+        return 0, math.inf, 0, [[0, {"init_from": source.hash}]], lines  # its path may hold other weights later
     model.load_state_dict(checkpoint.weights)
     if checkpoint.step < cfg.max_iters:
         try:
@@ -32,7 +35,9 @@ def start(cfg, model, optimizer, dataset):
 def open_folder(cfg, dataset):
     """The Checkpoint to resume, or None for a new run, and the settings that the resume changes, {name: new value}.
     ValueError if out_dir holds another run."""
-    folder = Path(cfg.out_dir)
+    folder, source = Path(cfg.out_dir), Path(cfg.init_from).resolve()
+    if cfg.init_from and folder.resolve() in (source, source.parent):
+        raise ValueError(f"--init_from={cfg.init_from} lies in --out_dir={folder}: choose another --out_dir")
     if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
         if cfg.resume:
             raise ValueError(f"there is no run to resume in {folder}")
@@ -54,7 +59,7 @@ def open_folder(cfg, dataset):
 
 def initialise_from(path, model, dataset):
     """Copies another run's weights into the model: the whole backbone, the scheme's parameters that both runs have, and
-    the overlapping rows of the scheme's resized tables. Returns lines for the log."""
+    the overlapping rows of the scheme's resized tables. Returns its Checkpoint and lines for the log."""
     checkpoint = load_checkpoint(path)
     checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     source, lines = dict(checkpoint.weights), [f"initialised from {checkpoint.path}, step {checkpoint.step}"]
@@ -77,7 +82,7 @@ def initialise_from(path, model, dataset):
         if not name.startswith("pos."):
             raise ValueError(f"init_from={path} has weights that this model does not have, such as {name}")
         lines.append(f"{name} is not loaded")
-    return tuple(lines)
+    return checkpoint, tuple(lines)
 
 
 def inherited(cls, values):

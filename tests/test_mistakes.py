@@ -44,6 +44,8 @@ MISTAKES = [
     (train.main, "--dataset=no_such", "dataset 'no_such' is not prepared"),
     (train.main, "--block_size=100000", "too few for block_size=100000"),
     (train.main, "--block_size=5000", "the validation text has 2,345 tokens, too few for block_size=5000"),
+    (train.main, "--init_from={rope}/best.pt --out_dir={rope} --overwrite", "lies in --out_dir={rope}: choose another"),
+    (train.main, "--batch_size=1000000", "a step of 1,000,000 windows is too large: lower --batch_size"),
     (train.main, "--init_from=out/no_such", "there is no checkpoint out/no_such"),
     (train.main, "--resume", "there is no checkpoint {out}"),
     (train.main, "--eval_only", "there is no checkpoint {out}"),

@@ -97,6 +97,8 @@ def reference_score(scheme, q, k, i, j, h, model, layer):
         r = (model.pos.w_r[layer].data @ R)[h * D : (h + 1) * D]
         u, v = model.pos.u.data[h], model.pos.v.data[h]
         score = (q @ k + q @ r + u @ k + v @ r) / math.sqrt(D)
+    known = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "kerple", "transformer_xl")
+    assert scheme in known, f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
 

@@ -139,6 +139,12 @@ def test_a_finished_run_is_reported_and_another_run_is_never_overwritten(run_tin
     assert metrics(folder, "step") == [0, 3, 6]
 
 
+def test_runs_from_other_weights_are_other_experiments(run_tiny, trained):
+    sources = trained("rope"), trained("rope", seed=5)
+    runs = [load(run_tiny(f"r{i}", f"--init_from={run}", "--n_layer=1")) for i, run in enumerate(sources)]
+    assert [run.history[0][1]["init_from"] for run in runs] == [load(run, "best").hash for run in sources]
+
+
 def test_a_run_resumes_after_half_a_line_of_metrics_but_not_with_another_alphabet(run_tiny, refused, tmp_path):
     """The other alphabet has the same number of characters."""
     folder = run_tiny("r")

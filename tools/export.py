@@ -49,8 +49,16 @@ def from_tiktoken(tokenizer):
     return converter.converted()
 
 
+def from_json(tokenizer):
+    from tokenizers import Tokenizer, decoders
+
+    fast = Tokenizer.from_str(tokenizer.spec["json"])
+    fast.decoder = decoders.ByteLevel()  # the file may have none
+    return fast
+
+
 # kind of tokenizer -> the function that gives the same one of the package `tokenizers`
-TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": lambda own: own.special}
+TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": from_json}
 
 
 @torch.no_grad()
