@@ -44,7 +44,7 @@ class EvalConfig(Overrides):
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
-    seed: int = 1337  # of the choice of blocks and of the bootstrap
+    seed: int = 1337  # for the choice of blocks and for the bootstrap
     results_dir: str = "results"
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"

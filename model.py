@@ -124,7 +124,7 @@ class PositionScheme(nn.Module):
 
     @classmethod
     def own_options(cls, config):
-        """`options`, changed as config.pos_options says: {name: number}. ValueError for an unknown name."""
+        """`options` with the changes in config.pos_options: {name: number}. ValueError for an unknown name."""
         values = dict(cls.options)
         for item in filter(None, config.pos_options.split(",")):
             name, _, text = item.partition("=")
@@ -430,8 +430,8 @@ class ChunkedLoss(torch.autograd.Function):
             logits = F.linear(h, weight)
             log_probs = logits.float().log_softmax(dim=-1)
             total = total + F.nll_loss(log_probs, t, reduction="sum")
-            if ctx.needs_input_grad[0]:  # the one for the weight is also true under no_grad
-                grad = log_probs.exp_()  # of the cross-entropy: probabilities, minus 1 at the target
+            if ctx.needs_input_grad[0]:  # needs_input_grad of the weight is true even under no_grad
+                grad = log_probs.exp_()  # the gradient of the cross-entropy: probabilities, minus 1 at the target
                 grad[torch.arange(len(t), device=t.device), t] -= 1
                 grad = grad.to(logits.dtype)
                 grad_h.copy_(grad @ weight)
@@ -500,7 +500,7 @@ class Block(nn.Module):
 
 class GPT(nn.Module):
     """GPT-2's decoder. Models with the same seed have bit-identical shared weights, whatever the position scheme. With
-    seed=None the weights are undefined, to be loaded."""
+    seed=None the weights are undefined until they are loaded."""
 
     def __init__(self, config, seed=1337):
         super().__init__()
@@ -517,11 +517,11 @@ class GPT(nn.Module):
         self.no_pos = PositionScheme(config)  # for the layers that pos_pattern leaves out
         if seed is not None:
             self.init_weights(torch.Generator().manual_seed(seed))
-            # another seed, or wpe would start as a copy of wte
+            # a different seed: with the same one, wpe would start as a copy of wte
             self.pos.init_weights(torch.Generator().manual_seed(seed + 1))
 
     def init_weights(self, generator):
-        """Draws the shared weights as GPT-2 does: residual projections are smaller the more of them there are."""
+        """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
         for name, p in self.named_parameters():
             if name.startswith("pos."):
                 continue
@@ -612,7 +612,8 @@ class GPT(nn.Module):
 
 def draw(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None):
     """Draws one id (B, 1) per row of logits (B, V). temperature 0 takes the likeliest. top_k > 0 draws from the k
-    likeliest, top_p < 1 from the likeliest that reach probability top_p (Holtzman et al. 2020, arXiv 1904.09751)."""
+    likeliest. top_p < 1 draws from the fewest likeliest ids whose probabilities add up to top_p (Holtzman et al. 2020,
+    arXiv 1904.09751)."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     logits, ids = (logits / temperature).sort(dim=-1, descending=True)

@@ -1,6 +1,6 @@
 """Writes text from a checkpoint:  python sample.py --out_dir=out/rope --start="def "
 
-The first sample appears while it is written, the others at the end. Text can run past the training length if the
+The first sample is printed as it is generated, the others at the end. Text can run past the training length if the
 position scheme is defined there.
 """
 
@@ -27,7 +27,7 @@ class SampleConfig(Overrides):
     max_new_tokens: int = 0  # default: as many as fit into the training length
     temperature: float = 0.8  # 0: always the likeliest token
     top_k: int = 200  # draw from the k likeliest tokens; 0: from all
-    top_p: float = 1.0  # draw from the likeliest tokens that reach this probability together
+    top_p: float = 1.0  # draw from the fewest likeliest tokens whose probabilities add up to this
     seed: int = 1337
 
     def __post_init__(self):

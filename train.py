@@ -29,7 +29,7 @@ from run.start import inherited, start
 from run.tracking import Pace, RunLog, WandbMode
 from run.world import World, connection
 
-VAL_TOKENS = 65_536  # that training validates on; --eval_only uses the whole validation text
+VAL_TOKENS = 65_536  # the most that are used to validate during training; --eval_only uses the whole validation text
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TrainConfig(GPTConfig):
     beta1: float = 0.9
     beta2: float = 0.99
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
-    seed: int = 1337  # of weights, batches and dropout
+    seed: int = 1337  # for weights, batches and dropout
     # this call only, not part of the experiment: run.checkpoint.CALL_FIELDS lists the same names
     out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
     resume: bool = False  # resume the run in out_dir, also with other settings, such as a larger max_iters

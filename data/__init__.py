@@ -25,7 +25,7 @@ META = {  # the form of meta.json; a type is never taken from a file
 
 
 def tuning_part(n_tokens):
-    """How many tokens at the start of a validation text of n_tokens training may look at, to choose checkpoints and
+    """The number of tokens at the start of a validation text of n_tokens that may be used to choose checkpoints and
     settings. The length evaluation scores only the tokens after them."""
     return min(max(n_tokens // 8, 65_536), n_tokens // 2)
 

@@ -61,7 +61,7 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     meta = {"source": source | {"sha256": text_hash.hexdigest()}, "vocab_size": tokenizer.n_vocab}
     meta |= {"dtype": dtype.name, "splits": splits, "tokenizer": tokenizer.spec}
     (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
-    (folder / "meta.json").unlink(missing_ok=True)  # a folder without it is not prepared: it goes first and comes last
+    (folder / "meta.json").unlink(missing_ok=True)  # deleted first, written last: a folder without it is not prepared
     for file in (*temporary.glob("*.bin"), temporary / "meta.json"):
         os.replace(file, folder / file.name)
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())

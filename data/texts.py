@@ -62,8 +62,8 @@ class Document:
 
 
 def last_cut(text):
-    """Where the last space between two words is, or else the last white space that follows another character. A text
-    without either is cut at its end once it is long."""
+    """The place of the last space between two words, or else of the last white space that follows another character. A
+    text without either is cut at its end once it is long."""
     # the first pattern is for tokenizers that join a line end to the sign before it
     found = re.match(r".*\w(?= \w)", text, re.S) or re.match(r".*\S(?=[ \n])", text, re.S)
     return found.end() if found else len(text) if len(text) > 4 * PIECE else 0
@@ -103,8 +103,8 @@ class Rows:
 
 
 def split_rows(source, where, column):
-    """The documents of a dataset that `where` describes to load_dataset. For validation is its own split for it, or
-    else nanoGPT's 0.05%, but up to a tenth of a small dataset."""
+    """The documents of a dataset that `where` describes to load_dataset. Validation uses the dataset's own split for
+    it, or else 0.05% of the dataset, as in nanoGPT, but up to a tenth of a small one."""
     try:
         import datasets
     except ImportError:

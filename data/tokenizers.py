@@ -1,4 +1,4 @@
-"""Tokenizers turn text into ids and back. Each kind is a class that enters itself in KINDS.
+"""Tokenizers turn text into ids and back. Each kind is a class that registers itself in KINDS.
 
 meta.json and every checkpoint keep a tokenizer's spec: plain types from which tokenizer_from rebuilds it.
 """
@@ -90,7 +90,7 @@ class GPT2Tokenizer(Tiktoken, kind="gpt2"):
 
 
 class BPETokenizer(Tiktoken, kind="bpe"):
-    """A byte-pair encoding trained here. `tokens` are its tokens but <|endoftext|>, in base64, by id."""
+    """A byte-pair encoding trained here. `tokens` are all its tokens except <|endoftext|>, in base64, by id."""
 
     form = {"pattern": (GPT2_PATTERN,), "tokens": [str]}
 
@@ -105,7 +105,7 @@ class BPETokenizer(Tiktoken, kind="bpe"):
 
 class HuggingFaceTokenizer(Tokenizer, kind="hf"):
     """A byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Llama 3, Qwen, …), through the package `tokenizers`.
-    ValueError for any other, and for a text that it changes."""
+    ValueError for any other kind of tokenizer.json, and for a text that decoding does not restore exactly."""
 
     form = {"json": str}
 
@@ -138,7 +138,7 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
         return self._kept(self.plain, text)
 
     def _kept(self, inner, text):
-        """The ids of a text. ValueError unless they give it back."""
+        """The ids of a text. ValueError unless they decode to the same text."""
         given = text.encode()
         ids = inner.encode(text, add_special_tokens=False).ids
         got = self.decode_bytes(ids)

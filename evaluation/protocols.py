@@ -88,16 +88,16 @@ class Protocol:
         """What a job yields: {name: array}. The array of the job's own name is the mean loss of every block."""
         return {job: self.block_losses(length, subject, found).mean(axis=(1, 2))}
 
-    # what follows from it
+    # what is computed from the measurements
 
     def losses(self, found):
         """{length: (blocks,)}. In `found`, arrays may have the seeds of one experiment as a first dimension."""
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
     def bands(self, values, found, p=0.05):
-        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. The
-        half-width is that of a band for one run, of an interval for seeds (see statistics.py), and NaN if the text has
-        too few documents."""
+        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. For one
+        run it is the half-width of a band, for several seeds that of an interval (see statistics.py). It is NaN if the
+        text has too few documents."""
         if not values:
             return {}
         stacked, errors = np.stack(list(values.values()), axis=-1), {}
@@ -128,7 +128,7 @@ class Protocol:
         return known | {"documents": len(np.unique(found["documents"]))}
 
     def in_words(self, text):
-        """What `about_text` returned."""
+        """A line about the text, from what `about_text` returned."""
         n, crossing = text["documents"], f"{text['crossing']:.0%} of the longest contexts cross documents"
         words = f"{n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
         if n < FEWEST_DOCUMENTS:

@@ -30,8 +30,8 @@ def result_of(protocol, about, found):
 
 
 def pool_seeds(protocol, measured):
-    """{name: result}, in which the seeds of one experiment are one, and {name: {seed: found}}. A second run with the
-    same seed stays a line of its own. measured: {name: Measured}."""
+    """{name: result}, with the seeds of one experiment pooled into one result, and {name: {seed: found}}. A second run
+    with the same seed keeps a line of its own. measured: {name: Measured}."""
     groups = {}  # {experiment: {seed: name}}
     for name, run in measured.items():
         seeds = groups.setdefault(run.experiment, {})

@@ -21,8 +21,8 @@ def t_quantile(p, df):
 
 def by_document(values, documents):
     """Mean of values (…, blocks, columns) over blocks, and the contribution of each document to the error of that mean,
-    (…, documents, columns). As in the jackknife, a document's contribution is scaled up by the share of blocks that it
-    holds, so that one very large document shows."""
+    (…, documents, columns). As in the jackknife, a document's contribution is scaled up, the more so the larger its
+    share of the blocks, so that one very large document shows."""
     distinct, ids = np.unique(documents, return_inverse=True)
     sums = np.zeros((*values.shape[:-2], len(distinct), values.shape[-1]))
     np.add.at(np.moveaxis(sums, -2, 0), ids, np.moveaxis(values, -2, 0))
@@ -57,8 +57,8 @@ def text_bands(values, documents, seed, p=0.05):
 def mean_intervals(values, documents, p=0.05):
     """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals for each column separately. Text and
     seeds each have their own quantile of Student's t, and the widths add as squares (after Howe 1974). Also returns, by
-    name, the standard errors from the text alone and from the seeds alone, and the smallest mean that an interval of
-    this width tells from 0 in 80% of repetitions. With too few documents everything but the means is NaN."""
+    name, the standard errors from the text alone and from the seeds alone, and the smallest mean for which an
+    interval of this width excludes 0 in 80% of repetitions. With too few documents everything but the means is NaN."""
     if len(np.unique(documents)) < FEWEST_DOCUMENTS:
         unknown = np.full(values.shape[-1], np.nan)
         return values.mean(axis=(0, 1)), unknown, dict.fromkeys(("text_se", "seed_se", "detectable"), unknown)
@@ -66,7 +66,7 @@ def mean_intervals(values, documents, p=0.05):
     k, n, _ = parts.shape
     total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
     by_text = k * ((texts - total) ** 2).sum(axis=0) / (n - 1)
-    by_seed = n * mean.var(axis=0, ddof=1)  # not of `seeds`, in which documents do not count by their sizes
+    by_seed = n * mean.var(axis=0, ddof=1)  # not from `seeds`, where documents are not weighted by size
     both = ((parts - seeds[:, None] - texts + total) ** 2).sum(axis=(0, 1)) / ((k - 1) * (n - 1))
     # The interaction counts as part of the seeds, because they are fewer: seeds that look alike by chance must not make
     # the interval narrower.

@@ -61,8 +61,8 @@ class Checkpoint:
 
     @property
     def experiment(self):
-        """Equal for runs that differ only in their seed: what resumes have changed, and when, counts as well. A model
-        from other code is an experiment of its own."""
+        """Equal for runs that differ only in their seed. Runs also differ if a resume changed a setting, or changed it
+        at another step. A model from other code is an experiment of its own."""
         if not self.settings:
             return self.path
         same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
@@ -70,8 +70,8 @@ class Checkpoint:
 
     @property
     def hash(self):
-        """sha256 of the model: its tensors and the non-default fields of its config. Its file does not count: training
-        may have replaced it since it was read."""
+        """sha256 of the model: its tensors and the non-default fields of its config. The file itself is not hashed,
+        because training may have replaced it since it was read."""
         digests = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in self.weights.items()}
         unlike = {key: value for key, value in asdict(self.config).items() if value != getattr(GPTConfig, key)}
         return files.json_hash([unlike, digests])

@@ -11,7 +11,7 @@ DType = Literal["auto", "float32", "bfloat16"]
 
 
 def pick_device(name):
-    """'auto' is cuda, then mps, then cpu. ValueError where the named device is not available."""
+    """'auto' is cuda, then mps, then cpu. ValueError if the named device is not available."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     available = [kind for kind, is_there in present.items() if is_there]
     try:

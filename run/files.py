@@ -12,7 +12,7 @@ from config import matches
 
 
 def temporary(path):
-    """The name under which `path` is written. It is constant: whoever writes holds the folder's Lock."""
+    """The name under which `path` is written. One fixed name is enough, because the writer holds the folder's Lock."""
     return path.with_name(f".{path.name}.tmp")
 
 

@@ -10,8 +10,8 @@ MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer
 
 
 class Optimizer:
-    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. The
-    two step as one.
+    """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. One
+    call steps both.
 
     Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of a matrix before each
     step. Matrices and embeddings get weight decay; biases, norms and the scheme's `no_decay` do not."""
@@ -50,7 +50,7 @@ class Optimizer:
             part.zero_grad()
 
     def params(self, part):
-        """The parameters of one of the two, in its order."""
+        """The parameters of one of the two optimizers, in its own order."""
         return [p for group in part.param_groups for p in group["params"]]
 
     def state_dict(self):

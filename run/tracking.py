@@ -29,7 +29,7 @@ def read_metrics(folder):
 
 class RunLog:
     """Reports a training run to metrics.jsonl, to the screen and, through a process that follows metrics.jsonl, to
-    wandb. Without a folder it is silent, for all processes of a run but the first. A failure never ends the run."""
+    wandb. Without a folder it reports nothing: only a run's first process has one. A failure never ends the run."""
 
     def __init__(self, folder=None, after_step=0, wandb=None):
         """Drops the rows of metrics.jsonl after `after_step`, which a resumed run writes again. wandb: the options of
@@ -43,7 +43,7 @@ class RunLog:
 
     @classmethod
     def open(cls, cfg, world, segment, step):
-        """The log of a run that starts after `step`. A new run removes what another one left in its folder."""
+        """The log of a run that starts after `step`. A new run clears away what an earlier one left in its folder."""
         if not world.is_first:
             return cls()
         folder = Path(cfg.out_dir)
@@ -172,7 +172,7 @@ def wandb_options(mode, project, group, id, job_type, settings, axes):
 
 def start_wandb(**options):
     """Starts the process that logs to wandb: the lines appended to the file `path` after `offset`, or, without a path,
-    the lines written to its stdin. It finishes when its stdin is closed, also by the death of this process."""
+    the lines written to its stdin. It finishes when its stdin is closed, even if that is because this process died."""
     command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), json.dumps(options)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
 

@@ -16,7 +16,7 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     reads = ("pos_init",)
     no_decay, matrices = ("u", "v"), ("w_r",)
-    check = staticmethod(Sinusoidal.check)  # n_embd must be even, as there
+    check = staticmethod(Sinusoidal.check)  # n_embd must be even, as for sinusoidal
 
     def __init__(self, config):
         super().__init__(config)

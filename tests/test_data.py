@@ -192,7 +192,10 @@ def test_a_name_that_cannot_be_a_folder_is_found_before_any_text_is_read(tmp_pat
 def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
-    assert prepare(tmp_path, a).hash == before and "is prepared already; if the text has changed, --overwrite" in capsys.readouterr().out
+    assert (
+        prepare(tmp_path, a).hash == before
+        and "is prepared already; if the text has changed, --overwrite" in capsys.readouterr().out
+    )
     for args, unlike in (
         ([b], "text='.*/a'"), ([a, "--tokenizer=bpe:300"], "tokenizer='char'"), ([a, "--glob=0*"], "glob=None"),
     ):  # fmt: skip

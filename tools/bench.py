@@ -110,7 +110,7 @@ def attention(model, idx):
 
 
 def peak_memory(action, device):
-    """The most bytes that an action holds beyond those that were held before it."""
+    """The peak memory of an action in bytes, beyond what was already allocated."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -123,8 +123,8 @@ def peak_memory(action, device):
 
 
 def at_lengths(cfg, device, dtype):
-    """Prints the time and memory of attention, and the memory of a step, at each length. A scheme ends where it might
-    not fit into memory, as its memory may grow with the square of the length."""
+    """Prints the time and memory of attention, and the memory of a step, at each length. Skips the lengths at which a
+    scheme might not fit into memory, as its memory may grow with the square of the length."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
