@@ -105,7 +105,7 @@ def measure(cfg, protocol, run, dataset, targets):
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
-        "scheme": inspect.getsource(find_scheme(run.config.pos_scheme)),  # it may be edited after training
+        "code": inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))),  # it may have been edited
     } | protocol.identity  # fmt: skip
     path = run.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
     found = targets | kept(path, {"key", *targets}, len(targets["ends"]))

@@ -35,12 +35,12 @@ def autocast(device, dtype):
     return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
 
 
-def matmul_peak(device, dtype, repeats=10):
+def matmul_peak(device, dtype):
     """FLOP/s of a large matrix product, which MFU is relative to: a practical limit that exists on any machine."""
     n = 8192 if device.type == "cuda" else 1024
     a = torch.randn(n, n, device=device, dtype=dtype)
     best = math.inf
-    for _ in range(repeats):
+    for _ in range(10):
         begin = time.perf_counter()
         (a @ a)[0, 0].item()  # waits for the device
         best = min(best, time.perf_counter() - begin)

@@ -22,7 +22,6 @@ def replacing(path):
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        temporary(path).unlink(missing_ok=True)  # it may be a second name of another file
         with open(temporary(path), "wb") as f:
             yield f
             f.flush()

@@ -97,7 +97,7 @@ def read_weights(source):
     return kept | {"lm_head.weight": weights.get("lm_head.weight", kept["transformer.wte.weight"])}
 
 
-def transposed(name, w):
+def transposed(name, w, n_head=None):
     """Hugging Face's GPT-2 has the blocks' matrices as (in, out), so transposing converts in either direction."""
     return w.T.contiguous() if ".h." in name and w.dim() == 2 else w
 
@@ -153,15 +153,24 @@ def mpt_config(transformers, c, shared):
     return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
 
 
-ARCHITECTURES = {"learnable": gpt2_config, "rope": gpt_neox_config, "alibi": mpt_config}  # in the order of NAMES
-
-
-def paired(w, n_head):
+def paired(name, w, n_head):
     """c_attn as in GPT-NeoX: q, k and v of one head are adjacent there, and channel j is rotated with j + D/2, not 2j
     with 2j + 1."""
+    if "c_attn" not in name:
+        return w
     qkv = w.unflatten(0, (3, n_head, -1))  # (3, H, D, …)
     turning = torch.cat((qkv[:2, :, 0::2], qkv[:2, :, 1::2]), dim=2)
     return torch.cat((turning, qkv[2:])).transpose(0, 1).flatten(0, 2)
+
+
+def unchanged(name, w, n_head):
+    return w
+
+
+# pos_scheme -> the config of its architecture and the form of its weights there, in the order of NAMES
+ARCHITECTURES = {
+    "learnable": (gpt2_config, transposed), "rope": (gpt_neox_config, paired), "alibi": (mpt_config, unchanged)
+}  # fmt: skip
 
 
 @torch.no_grad()
@@ -176,16 +185,13 @@ def to_hugging_face(model, eot):
         raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
     transformers = import_transformers()
     shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
-    config = ARCHITECTURES[c.pos_scheme](transformers, c, shared)
-    exported = transformers.AutoModelForCausalLM.from_config(config)
+    make_config, converted = ARCHITECTURES[c.pos_scheme]
+    exported = transformers.AutoModelForCausalLM.from_config(make_config(transformers, c, shared))
     for p in exported.parameters():  # they may have biases that our model lacks
         p.zero_()
     column, state = list(ARCHITECTURES).index(c.pos_scheme), {}
     for name, w in model.state_dict().items():
-        if c.pos_scheme == "learnable":
-            w = transposed(name, w)
-        if c.pos_scheme == "rope" and "c_attn" in name:
-            w = paired(w, c.n_head)
+        w = converted(name, w, c.n_head)
         for ours, *theirs in NAMES:
             name = name.replace(ours, theirs[column])
         state[name] = w
