@@ -209,10 +209,12 @@ def from_file(path):
 
 
 def is_whole(path):
-    """Whether a file is an archive that matches its own checksums, which torch does not verify."""
+    """Whether a file is an uncompressed archive that matches its own checksums. torch does not verify those, and a
+    compressed archive may inflate to any size."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
+            stored = all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
+            return stored and archive.testzip() is None
     except Exception:  # whatever a damaged file provokes
         return False
 

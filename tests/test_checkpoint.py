@@ -1,5 +1,6 @@
 import json
 import shutil
+import zipfile
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -147,3 +148,15 @@ def test_a_model_without_a_tokenizer_takes_one_with_few_enough_ids(trained):
         unknown.check_tokenizer(CharTokenizer("".join(map(chr, range(26)))), "this text")
     with pytest.raises(ValueError, match="best.pt carries no tokenizer: add --tokenizer=gpt2, or data:NAME"):
         unknown.own_tokenizer_spec()
+
+
+def test_a_compressed_archive_is_refused(trained, tmp_path):
+    path = tmp_path / "best.pt"
+    with (
+        zipfile.ZipFile(trained("rope") / "best.pt") as whole,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for name in whole.namelist():
+            small.writestr(name, whole.read(name))
+    with pytest.raises(ValueError, match="best.pt cannot be loaded: it is damaged, of another kind"):
+        load_checkpoint(path)
