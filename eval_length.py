@@ -26,9 +26,9 @@ from evaluation import attention, recall  # noqa: F401  (they register their pro
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import Measured, chart_rows, json_text, pool_seeds, report, result_of
 from evaluation.windows import Subject
-from model import find_scheme
+from model import SCHEMES, find_scheme
 from run import files, tracking
-from run.checkpoint import Overrides, load_checkpoint
+from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
 from run.script import script
 
@@ -56,6 +56,8 @@ class EvalConfig(Overrides):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold")
+        if "," in self.rope_scaling and not all(self.rope_scaling.split(",")):
+            raise ValueError(f"rope_scaling={self.rope_scaling!r} must be names with commas between them: none,yarn")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
@@ -93,6 +95,48 @@ def stem_of(cfg):
     theta = "" if cfg.rope_theta is None else f"theta{cfg.rope_theta:g}"
     parts = PROTOCOLS[cfg.protocol].stem, Path(cfg.dataset).name, window, cfg.rope_scaling, factor, theta
     return "-".join(filter(None, parts)).replace(",", "-")
+
+
+def results_stem(cfg, runs):
+    """Names the files of a comparison by its runs or, if their names are too long, by their number and a hash."""
+    names = "-".join(runs)
+    if len(names) > 80 or "/" in names:
+        folders = [str(run.folder.resolve()) for run in runs.values()]
+        names = f"{len(runs)}-runs-{files.json_hash(folders)[:6]}"
+    return f"{stem_of(cfg)}-{names}"
+
+
+def settings_of(run):
+    """The settings that make a run's experiment, except those of its position scheme."""
+    own = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
+    own.update(itertools.chain.from_iterable(scheme.reads for scheme in SCHEMES.values()))
+    known = dataclasses.asdict(run.config) | run.settings
+    return {key: value for key, value in known.items() if key not in own}
+
+
+def unlike_settings(runs):
+    """The settings in which runs differ besides scheme and seed, in words: "max_iters=850, but 100 in none"."""
+    known, words = {name: settings_of(run) for name, run in runs.items()}, []
+    for key in set.intersection(*(set(settings) for settings in known.values())):
+        by_value = {}
+        for name, settings in known.items():
+            by_value.setdefault(repr(settings[key]), []).append(name)
+        usual, *others = sorted(by_value, key=lambda value: -len(by_value[value]))
+        if others:
+            exceptions = ", ".join(f"{value} in {', '.join(by_value[value])}" for value in others)
+            words.append(f"{key}={usual}, but {exceptions}")
+    return "; ".join(sorted(words))
+
+
+def about(cfg, runs):
+    """How the runs were trained and are measured, for the picture."""
+    trained = [run.settings for run in runs.values() if run.settings]
+    values = {key: " or ".join(sorted({str(s[key]) for s in trained})) for key in ("dataset", "optimizer", "max_iters")}
+    changed = [f"{f.name}={getattr(cfg, f.name)}" for f in dataclasses.fields(Overrides)
+               if f.name not in ("device", "dtype") and getattr(cfg, f.name) != f.default]  # fmt: skip
+    if trained:
+        changed.insert(0, "trained on {dataset} with {optimizer}, {max_iters} steps".format(**values))
+    return "; ".join(changed)
 
 
 def measure(cfg, protocol, run, dataset, targets):
@@ -161,8 +205,7 @@ def main(argv):
     (runs, dataset), variants = open_runs(cfg), variants_of(cfg)
     protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
     first = next(iter(runs.values()))
-    own = f"-{first.folder.resolve().name}" if len(runs) == 1 else ""  # comparisons have no such suffix
-    base = Path(cfg.results_dir, stem_of(cfg) + own)
+    base = Path(cfg.results_dir, results_stem(cfg, runs))
     group = first.settings.get("wandb_group") or Path(dataset.name).name
     key = "delta" if "threshold" in protocol.options else protocol.headline
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
@@ -178,6 +221,8 @@ def main(argv):
     tracking.wandb_options(*charts)
     base.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
+    if unlike := unlike_settings(runs):
+        print(f"note: besides scheme and seed, these runs differ in {unlike}")
 
     try:
         measured, is_new = measure_all(variants, protocol, runs, dataset, targets)
@@ -186,7 +231,7 @@ def main(argv):
         raise
     results, losses = pool_seeds(protocol, measured)
     text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
-    picture = report(protocol, results, losses, {dataset.name: text}, base)
+    picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs))
     if is_new:
         tracking.publish(chart_rows(protocol, results, picture, key, x), *charts)
     return 0

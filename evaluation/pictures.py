@@ -1,13 +1,13 @@
 """How pictures are drawn: figures that work in grey and for colour-blind readers, with one style for each scheme."""
 
-import numpy as np
+import itertools
 
-from model import SCHEMES
+import numpy as np
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 MARKERS = "osD^vPX*"  # one more than colours, so the first 56 lines all differ
 DASHES = ("-", "--", ":")
-ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours; others follow
+ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours
 
 
 def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
@@ -20,23 +20,24 @@ def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
-def line_style(i, repeat=0):
-    """matplotlib's keywords for line i of a picture. `repeat` changes the dash and the marker, not the colour."""
-    color, marker = COLORS[i % len(COLORS)], MARKERS[(i + repeat) % len(MARKERS)]
-    dash = DASHES[(i // len(COLORS) + repeat) % len(DASHES)]
+def line_style(i):
+    """matplotlib's keywords for line i of a picture."""
+    color, marker, dash = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLORS) % len(DASHES)]
     return {"color": color, "marker": marker, "markersize": 5, "linestyle": dash}
 
 
 def scheme_styles(schemes):
-    """The style of each line, given its scheme. A scheme has the same colour and marker in every picture. Further lines
-    of that scheme take the colours that no other line of this picture uses, then the same colour with another dash."""
-    known = list(dict.fromkeys([*ORDER, *SCHEMES]))
-    own = [known.index(scheme) for scheme in schemes]
-    free = [color for color in range(len(COLORS)) if color not in {i % len(COLORS) for i in own}]
-    styles = []
-    for n, i in enumerate(own):
-        repeat = own[:n].count(i)
-        styles.append(line_style(free.pop(0) if repeat and free else i, repeat))
+    """The style of each line, given its scheme. The schemes of ORDER have the same colour and marker in every picture.
+    Other schemes, and further lines of a scheme, take the colours that are free in this one, then used ones with
+    another dash."""
+    schemes = list(schemes)
+    free = [i for i, scheme in enumerate(ORDER) if scheme not in schemes]
+    further, styles = itertools.count(len(COLORS)), []
+    for n, scheme in enumerate(schemes):
+        if scheme in ORDER and scheme not in schemes[:n]:
+            styles.append(line_style(ORDER.index(scheme)))
+        else:
+            styles.append(line_style(free.pop(0) if free else next(further)))
     return styles
 
 

@@ -104,7 +104,7 @@ class Protocol:
         if stacked.ndim == 2:
             means, widths = text_bands(stacked, found["documents"], self.seed, p)
         else:
-            means, widths, errors = mean_intervals(stacked, found["documents"], p)
+            means, widths, errors = mean_intervals([stacked], found["documents"], p)
         return {
             key: (means[i], widths[i], {cause: of_each[i] for cause, of_each in errors.items()})
             for i, key in enumerate(values)
@@ -146,6 +146,9 @@ class Protocol:
             return f"{row['loss']:.3f} {within(row['level'])} at training"
         return f"{row['loss']:.3f}  {row['delta']:+.3f} {within(row['band'])}"
 
+    def decorate(self, axes, texts):
+        """Adds what the picture needs besides the lines. texts: {dataset: what `about_text` returned}."""
+
     def interval(self, row, key):
         """What the picture shades around a row's value: (low, high)."""
         band = row["band" if key in ("loss", "delta") else f"{key}_band"]
@@ -164,7 +167,7 @@ def doublings(first, last):
 
 def choose_lengths(given, training_lengths):
     """The context lengths, ascending. They always include the training lengths, because Δ is measured from there."""
-    lengths = doublings(max(1, min(training_lengths) // 4), 16 * max(training_lengths))
+    lengths = doublings(max(4, min(training_lengths) // 4), 16 * max(training_lengths))
     if given:
         lengths = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
         if lengths[0] < 1 or sorted(set(lengths)) != lengths:
@@ -305,3 +308,6 @@ class Context(Protocol, name="context"):
             return super().cell(row, is_training_length)
         gains = (f"  {row[f'gain_over_{k}']:+.3f} {within(row[f'gain_over_{k}_band'])}" for k in self.kinds)
         return f"{row['loss']:.3f}" + "".join(gains)
+
+    def decorate(self, axes, texts):
+        axes.axhline(0, color="0.6", linewidth=1, zorder=0)

@@ -159,3 +159,10 @@ class Recall(Protocol, name="recall", stem="recall"):
 
     def interval(self, row, key):
         return row["low"], row["high"]
+
+    def decorate(self, axes, texts):
+        chance = max(max(text["guesses"]) for text in texts.values())
+        axes.axhline(chance, color="0.4", linestyle=":")
+        axes.annotate("best guess without a model", (self.shown()[0], chance), xytext=(0, 4), color="0.4", fontsize=8,
+                      textcoords="offset points")  # fmt: skip
+        axes.set_ylim(-0.02, 1.02)

@@ -2,13 +2,15 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
-from evaluation.statistics import breakdown
+from evaluation.protocols import within
+from evaluation.statistics import breakdown, mean_intervals, text_bands
 
 CAPTION = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
 
@@ -56,24 +58,39 @@ def stacked(runs):
     return arrays | {name: first[name] for name in ("documents", "bytes_per_token") if name in first}
 
 
+def difference(protocol, one, two, length, p=0.05):
+    """(mean, half-width, smallest difference that is detected in 80% of repetitions) of one line's losses minus
+    another's, {seed: found}, at a length. If both have two seeds or more, the half-width is that of an interval, else
+    that of a band over text only."""
+    known = next(iter(one.values()))
+    a, b = (np.stack([protocol.losses(run)[length] for run in runs.values()])[..., None] for runs in (one, two))
+    if min(len(a), len(b)) > 1:
+        mean, width, more = mean_intervals([a, -b], known["documents"], p)
+        return mean[0], width[0], more["detectable"][0]
+    mean, width = text_bands(a.mean(axis=0) - b.mean(axis=0), known["documents"], protocol.seed, p)
+    return mean[0], width[0], np.nan
+
+
 def contrasts(protocol, losses, length):
-    """{(a, b): how their losses differ at a length} of every pair of lines that share two seeds or more, over these
-    seeds and the text. The 95% intervals cover all pairs simultaneously (Bonferroni). `detectable` is the smallest
-    difference that is detected in 80% of repetitions."""
-    at_length, pairs, found = {}, {}, {}
-    for name, runs in losses.items():
-        values = {seed: protocol.losses(run).get(length) for seed, run in runs.items()}
-        at_length[name] = {seed: each for seed, each in values.items() if each is not None}
-    for a, b in itertools.combinations(losses, 2):
-        seeds = sorted(at_length[a].keys() & at_length[b].keys(), key=str)
-        same_blocks = all(np.array_equal(losses[a][seed]["ends"], losses[b][seed]["ends"]) for seed in seeds)
-        if len(seeds) > 1 and same_blocks:
-            pairs[a, b] = np.stack([at_length[a][seed] - at_length[b][seed] for seed in seeds]), losses[a][seeds[0]]
-    for pair, (differences, run) in pairs.items():
-        mean, width, more = protocol.bands({length: differences}, run, 0.05 / len(pairs))[length]
-        if not np.isnan(width):
-            found[pair] = {"difference": mean, "half_width": width, "detectable": more["detectable"]}
-            found[pair]["seeds"] = len(differences)
+    """{(a, b): how their losses differ at a length} of every pair of lines with two seeds or more. half_width is that
+    of the 95% interval of this pair alone; `significant` holds for all pairs together, at 95% (Holm 1979); `detectable`
+    is the smallest difference that the strictest of these tests detects in 80% of repetitions."""
+    lines = {
+        name: runs for name, runs in losses.items()
+        if len(runs) > 1 and all(length in protocol.losses(run) for run in runs.values())
+    }  # fmt: skip
+    found, ends = {}, {name: next(iter(runs.values()))["ends"] for name, runs in lines.items()}
+    for a, b in itertools.combinations(lines, 2):
+        mean, width, _ = difference(protocol, lines[a], lines[b], length)
+        if np.array_equal(ends[a], ends[b]) and not np.isnan(width):
+            found[a, b] = {"difference": mean, "half_width": width}
+    clearest_first = sorted(found, key=lambda pair: -abs(found[pair]["difference"]) / (found[pair]["half_width"] or 1))
+    still = True
+    for i, (a, b) in enumerate(clearest_first):
+        _, width, _ = difference(protocol, lines[a], lines[b], length, 0.05 / (len(found) - i))
+        still = still and abs(found[a, b]["difference"]) > width  # Holm stops at the first that is not significant
+        found[a, b]["significant"] = bool(still)
+        found[a, b]["detectable"] = difference(protocol, lines[a], lines[b], length, 0.05 / len(found))[2]
     return found
 
 
@@ -91,25 +108,25 @@ def contrast_table(protocol, found, length):
     for i, row in enumerate(names[1:], start=1):
         lines.append([row])
         for pair in (found.get((column, row)) for column in names[:i]):
-            significant = pair and abs(pair["difference"]) > pair["half_width"]
-            no_sign = "·" if pair else ""  # "": no seeds in common
-            lines[-1].append(f"{-pair['difference']:+.3f}" if significant else no_sign)
+            not_shown = "·" if pair else ""  # "": no second seed, or other blocks
+            lines[-1].append(f"{-pair['difference']:+.3f}" if pair and pair["significant"] else not_shown)
     detectable = sorted(pair["detectable"] for pair in found.values())
     return (
         f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
-        f"(95%, for all pairs simultaneously; · means not significant).\n{columns(lines)}\n"
+        f"(95%, for all pairs together; · means not significant).\n{columns(lines)}\n"
         f"Smallest differences detected in 80% of repetitions: {detectable[0]:.2f} to {detectable[-1]:.2f}.\n"
     )
 
 
-def table(protocol, results, width=96):
-    """A line for each length and a column for each run, as many columns side by side as fit."""
+def table(protocol, results):
+    """A line for each length and a column for each run, as many columns side by side as the terminal has room for."""
     lines = [[protocol.column, *results]]
     for n in protocol.shown():
         rows = [(result["rows"][n], n == result["training_length"]) for result in results.values()]
         lines.append([str(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])
     if "threshold" in protocol.options:
         lines.append(["", *(f"L* {star(result)}" for result in results.values())])
+    width = shutil.get_terminal_size().columns - max(len(first) for first, *_ in lines)
     beside = max(1, width // (2 + max(len(text) for _, *texts in lines for text in texts)))
     parts = [[[line[0], *line[i : i + beside]] for line in lines] for i in range(1, len(lines[0]), beside)]
     return "".join(f"{columns(part)}\n\n" for part in parts)
@@ -126,11 +143,31 @@ def star(result):
     return "unknown" if np.isnan(rows[past[0]]["band"]) else f"> {past[-1]}"
 
 
-def draw(protocol, results):
-    """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap."""
+def answer(protocol, results, losses):
+    """The table that sums up: a line for each run, the lowest loss at the longest length first."""
+    last, lengths = protocol.shown()[-1], protocol.training_lengths
+    at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
+    order = sorted(results, key=lambda name: (results[name]["rows"][last] or {"loss": np.inf})["loss"])
+    best = order[0]
+    lines = [["", at_training, f"Δ at {last:,}", f"minus {best}", "L*"]]
+    for name in order:
+        rows, other = results[name]["rows"], ""
+        trained, end = rows[results[name]["training_length"]], rows[last]
+        if end and name != best:
+            mean, width, _ = difference(protocol, losses[name], losses[best], last)
+            other = f"{mean:+.3f} {within(width)}"
+        delta = f"{end['delta']:+.3f} {within(end['band'])}" if end else "—"
+        lines.append([name, f"{trained['loss']:.3f} {within(trained['level'])}", delta, other, star(results[name])])
+    note = f"minus {best}: difference of the losses at {last:,}; ± for each alone, over text and seeds"
+    return f"{columns(lines)}\n({note}; for a single run, over text only)\n"
+
+
+def draw(protocol, results, texts, about):
+    """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap. `about`
+    says how the runs were trained and measured."""
     shown, n = protocol.shown(), len(protocol.panels)
-    title = protocol.question[0].upper() + protocol.question[1:]
-    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=title)
+    title = f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}"
+    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=title, sharey=True)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
     for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
         if key == "delta":
@@ -156,6 +193,7 @@ def draw(protocol, results):
         axes.grid(alpha=0.25)
         mark_training_length(axes, *protocol.training_lengths)
         axes.set(xlabel=protocol.axis, ylabel=ylabel)
+        protocol.decorate(axes, texts)
         label_ends(axes, ends)
     figure.supxlabel(CAPTION, fontsize=8, color="0.4")
     return figure
@@ -166,9 +204,9 @@ def json_text(value):
     return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), indent=1)
 
 
-def report(protocol, results, losses, texts, base):
+def report(protocol, results, losses, texts, base, about):
     """Prints the tables, and writes the numbers and the picture, whose path it returns. base: their path without an
-    ending. texts: {dataset: what `about_text` returned}."""
+    ending. texts: {dataset: what `about_text` returned}. about: how the runs were trained and measured, in words."""
     seeded = any("seeds" in result for result in results.values())
     print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}")
     print(*(f"{name}: {protocol.in_words(text)}" for name, text in texts.items()), sep="\n")
@@ -184,9 +222,11 @@ def report(protocol, results, losses, texts, base):
         if found := contrasts(protocol, losses, length):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
+    if "threshold" in protocol.options:
+        print(answer(protocol, results, losses))
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     numbers.write_text(json_text(summary))
-    draw(protocol, results).savefig(picture)
+    draw(protocol, results, texts, about).savefig(picture)
     print(f"picture   {picture}\nnumbers   {numbers}; the values of each block: .npz files in the run folders")
     return picture
 

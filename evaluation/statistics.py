@@ -54,26 +54,37 @@ def text_bands(values, documents, seed, p=0.05):
     return mean, width
 
 
-def mean_intervals(values, documents, p=0.05):
-    """Means of values (seeds, blocks, columns), and half-widths of 1 − p intervals for each column separately. Text and
-    seeds each have their own quantile of Student's t, and the widths add as squares (after Howe 1974). Also returns, by
-    name, the standard errors from the text alone and from the seeds alone, and the smallest mean for which an
-    interval of this width excludes 0 in 80% of repetitions. With too few documents everything but the means is NaN."""
+def mean_intervals(groups, documents, p=0.05):
+    """The sum of the means of `groups`, each (seeds, blocks, columns) on the same blocks, and half-widths of 1 − p
+    intervals for each column separately: [a] is the mean of a, [a, -b] the difference between a and b.
+
+    The text is paired, since all groups score the same blocks. The seeds of different groups are independent, with
+    Welch's degrees of freedom (1947). Text and seeds each have their own quantile of Student's t, and the widths add as
+    squares (after Howe 1974). Also returns, by name, the standard errors from the text alone and from the seeds alone,
+    and the smallest mean for which an interval of this width excludes 0 in 80% of repetitions. With too few documents
+    everything but the means is NaN."""
     if len(np.unique(documents)) < FEWEST_DOCUMENTS:
-        unknown = np.full(values.shape[-1], np.nan)
-        return values.mean(axis=(0, 1)), unknown, dict.fromkeys(("text_se", "seed_se", "detectable"), unknown)
-    mean, parts = by_document(values, documents)  # a two-way layout of seeds and documents
-    k, n, _ = parts.shape
-    total, seeds, texts = parts.mean(axis=(0, 1)), parts.mean(axis=1), parts.mean(axis=0)
-    by_text = k * ((texts - total) ** 2).sum(axis=0) / (n - 1)
-    by_seed = n * mean.var(axis=0, ddof=1)  # not from `seeds`, where documents are not weighted by size
-    both = ((parts - seeds[:, None] - texts + total) ** 2).sum(axis=(0, 1)) / ((k - 1) * (n - 1))
+        unknown = np.full(groups[0].shape[-1], np.nan)
+        total = sum(values.mean(axis=(0, 1)) for values in groups)
+        return total, unknown, dict.fromkeys(("text_se", "seed_se", "detectable"), unknown)
+    total, texts, interaction, by_seed = 0.0, 0.0, 0.0, []
+    for values in groups:  # each is a two-way layout of seeds and documents
+        mean, parts = by_document(values, documents)
+        k, n, _ = parts.shape
+        total, texts = total + mean.mean(axis=0), texts + parts.mean(axis=0)
+        by_seed.append((mean.var(axis=0, ddof=1) / k, k - 1))
+        rest = parts - parts.mean(axis=0) - parts.mean(axis=1, keepdims=True) + parts.mean(axis=(0, 1))
+        interaction = interaction + (rest**2).sum(axis=(0, 1)) / ((k - 1) * (n - 1) * n * k)
+    text, seed = texts.var(axis=0, ddof=1) / n, sum(variance for variance, _ in by_seed)
+    df = seed**2 / np.maximum(sum(variance**2 / df for variance, df in by_seed), 1e-300)
     # The interaction counts as part of the seeds, because they are fewer: seeds that look alike by chance must not make
     # the interval narrower.
-    text, seed = np.sqrt(np.maximum(by_text - both, 0) / (n * k)), np.sqrt(by_seed / (n * k))
-    width, power = (np.hypot(t_quantile(q, n - 1) * text, t_quantile(q, k - 1) * seed) for q in (p, 0.4))
-    more = {"text_se": np.sqrt(by_text / (n * k)), "seed_se": seed, "detectable": width + power}
-    return mean.mean(axis=0), width, more
+    alone = np.sqrt(np.maximum(text - interaction, 0))
+    width, power = (
+        np.hypot(t_quantile(q, n - 1) * alone, [t_quantile(q, max(1, own)) for own in df] * np.sqrt(seed))
+        for q in (p, 0.4)
+    )
+    return total, width, {"text_se": np.sqrt(text), "seed_se": np.sqrt(seed), "detectable": width + power}
 
 
 def breakdown(rows, training_length, threshold):

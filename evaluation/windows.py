@@ -40,8 +40,8 @@ def choose_ends(split, longest, stride, n, seed):
     own = ends - longest >= split.docs[documents]
     if len(ends) < n:
         raise ValueError(
-            f"the validation text has {len(split.tokens):,} tokens, too few for {n} blocks with {longest:,} tokens of "
-            f"context: choose shorter --lengths, such as --lengths=32,64,128, or another --dataset"
+            f"the validation text has room for {len(ends)} blocks with {longest:,} tokens of context, not for {n}: "
+            f"choose shorter --lengths such as --lengths=32,64,128, fewer --blocks, or another --dataset"
         )
     offset = np.random.default_rng(seed).random()
 

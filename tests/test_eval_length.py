@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -38,8 +39,10 @@ def flags(tmp_path, *more):
     return ["--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results", "--device=cpu", *more]
 
 
-def read(tmp_path, name="length"):
-    return json.loads((tmp_path / "results" / f"{name}.json").read_text(), parse_constant=pytest.fail)  # no NaN
+def read(tmp_path, name="length-"):
+    """The newest results whose file name starts with `name`."""
+    path = max((tmp_path / "results").glob(f"{name}*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN
 
 
 def test_the_table_the_numbers_the_picture_and_the_kept_losses_of_all_schemes(runs, tmp_path, capsys):
@@ -56,11 +59,13 @@ def test_the_table_the_numbers_the_picture_and_the_kept_losses_of_all_schemes(ru
             assert row["loss"] > 0 and math.isfinite(row["loss"])
             assert row["delta"] == pytest.approx(row["loss"] - rows["16"]["loss"])
     [with_learnable] = [t for t in out.split("\ncontext  ")[1:] if "learnable" in t.splitlines()[0]]
-    last = with_learnable.split("    256  ")[1].splitlines()[0]
-    assert "—" in last and "±" in out
+    assert "—" in with_learnable.split("    256  ")[1].splitlines()[0]
+    answer = out.split("loss at 16 ")[1].split("\n(")[0].splitlines()[1:]  # the lowest loss first, undefined ones last
+    order = sorted(found, key=lambda name: (found[name]["256"] or {"loss": math.inf})["loss"])
+    assert [line.split()[0] for line in answer] == order and "—" in answer[-1]
     assert "the same 20 blocks of 1 tokens at every length" in out and "L*" in out
     assert "tiny: 2 documents; 0% of the longest contexts cross documents; bytes per token: 1" in out
-    assert (tmp_path / "results" / "length.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "results" / f"length-{'-'.join(scheme_names())}.png").read_bytes()[:4] == b"\x89PNG"
     [path] = (runs / "alibi").glob("length-*.npz")
     with np.load(path) as raw:
         assert set(raw) == {"key", "ends", "documents", "bytes_per_token", "crossing", *found["alibi"]}
@@ -173,26 +178,30 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
     contrast = read(tmp_path)["contrasts"]["256"]["rope - alibi"]
     difference, width, seen = (contrast[name] for name in ("difference", "half_width", "detectable"))
     assert difference == pytest.approx(found["rope"]["rows"]["256"]["loss"] - found["alibi"]["rows"]["256"]["loss"])
-    shown = f"{-difference:+.3f}" if abs(difference) > width else "·"
-    assert f"\nalibi  {shown:>6}\n" in out.split("loss at context 256: row")[1] and seen > width
-    assert f"in 80% of repetitions: {seen:.2f} to {seen:.2f}." in out and contrast["seeds"] == 3
+    shown = f"{-difference:+.3f}" if contrast["significant"] else "·"
+    assert out.split("loss at context 256: row")[1].splitlines()[3].split() == ["alibi", shown] and seen > width
+    assert f"{abs(difference):+.3f} ±{width:.3f}" in out.split("loss at 16 ")[1]  # to the better one
 
 
-def test_contrasts_use_the_seeds_that_both_have_and_cover_all_pairs_simultaneously():
+def test_contrasts_need_two_seeds_and_the_same_blocks_and_holm_decides_at_least_what_bonferroni_does():
     rng, known = np.random.default_rng(0), {"documents": np.repeat(np.arange(50), 4), "ends": np.arange(200)}
-    text, seeds = rng.normal(1, 0.3, 200), {"a": range(9), "b": range(3), "c": range(2, 5), "d": [9, 10]}
-    losses = {name: {s: known | {8: text + rng.normal(0, 0.02, 200)} for s in of} for name, of in seeds.items()}
+    text, above = rng.normal(1, 0.3, 200), {"a": 0.0, "b": 0.045, "c": 0.3, "d": 0.3}
+    losses = {
+        name: {s: known | {8: text + x + rng.normal(0, 0.02) + rng.normal(0, 0.02, 200)} for s in range(4)}
+        for name, x in above.items()
+    }
     losses["elsewhere"] = {s: run | {"ends": np.arange(1, 201)} for s, run in losses["a"].items()}
-    protocol = plain_protocol()
-    found, alone = (contrasts(protocol, {name: losses[name] for name in of}, 8) for of in (losses, "ab"))
-    assert {pair: contrast["seeds"] for pair, contrast in found.items()} == {("a", "b"): 3, ("a", "c"): 3}
-    found, alone = found["a", "b"], alone["a", "b"]
-    assert found["difference"] == alone["difference"] and found["half_width"] > 1.2 * alone["half_width"]
+    losses["alone"] = {0: losses["a"][0]}
+    found = contrasts(plain_protocol(), losses, 8)
+    assert set(found) == set(itertools.combinations("abcd", 2))
+    significant = {pair for pair, contrast in found.items() if contrast["significant"]}
+    assert significant >= {("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")} and ("c", "d") not in significant
+    assert all(contrast["detectable"] > contrast["half_width"] for contrast in found.values())
 
 
 def test_a_table_of_contrasts_shows_what_is_significant_and_has_gaps():
-    known = {("a", "c"): (1.0, 0.5, 0.7), ("b", "c"): (5.0, 0.1, 0.2), ("a", "d"): (0.0, 0.5, 0.4)}
-    names = "difference", "half_width", "detectable"
+    known = {("a", "c"): (1.0, True, 0.7), ("b", "c"): (5.0, True, 0.2), ("a", "d"): (0.2, False, 0.4)}
+    names = "difference", "significant", "detectable"
     found = {pair: dict(zip(names, values, strict=True)) for pair, values in known.items()}
     lines = contrast_table(PROTOCOLS["fixed"], found, 64).splitlines()
     assert lines[0] == "loss at context 64: row − column, shown only where significant"
@@ -223,7 +232,7 @@ def test_every_other_protocol_runs_over_all_schemes_also_on_a_named_text(runs, t
     extra = {"nonoverlapping": "real", "context": "gain_over_shuffled", "entropy": "entropy_band"}.get(protocol, "band")
     main = PROTOCOLS[protocol].headline
     assert all(row["32"][main] > 0 and math.isfinite(row["32"][extra]) for row in rows.values())
-    assert (tmp_path / "results" / f"{name}.png").exists() and ("L*" in capsys.readouterr().out) == (main == "loss")
+    assert [*(tmp_path / "results").glob(f"{name}-*.png")] and ("L*" in capsys.readouterr().out) == (main == "loss")
 
 
 def test_a_grid_of_scalings_and_a_window(runs, tmp_path):
@@ -282,7 +291,8 @@ def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, tmp_path, refuse
         (["--lengths=a"], "lengths='a' must be ascending positive numbers"),
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
-        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "text has 2,345 tokens, too few for 2000 blocks"),
+        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "room for 297 blocks with 2,048 tokens of context"),
+        (["--rope_scaling=none,"], "rope_scaling='none,' must be names with commas between them"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
         (["--wandb_mode=on"], "wandb_mode='on' is not one of: auto, online, offline, disabled"),
         (["--block_tokens=1", "--protocol=position"], "has no option --block_tokens; these have: fixed, sliding"),
@@ -322,6 +332,29 @@ def test_runs_on_different_text_are_compared_only_on_a_named_one(runs, trained, 
     assert "another tokenizer than that of dataset" in refused(E.main, *both, f"--dataset={foreign}")
     E.main([*both, f"--dataset={dataset}"])
     assert list(read(tmp_path, "length-tiny")["datasets"]) == [dataset]
+
+
+def test_a_line_names_the_settings_in_which_runs_differ(runs, trained, tmp_path, capsys):
+    both = [str(runs / "rope"), str(trained("alibi", max_iters=3))]
+    E.main([*both, *flags(tmp_path)])
+    note = "note: besides scheme and seed, these runs differ in max_iters=4, but 3 in alibi\n"
+    assert note in capsys.readouterr().out
+    E.main([str(runs / "rope"), str(runs / "t5"), *flags(tmp_path)])
+    assert "note: besides" not in capsys.readouterr().out
+
+
+def test_every_comparison_has_files_of_its_own(runs, tmp_path):
+    for schemes in (["none", "rope"], ["none", "alibi"], ["none"] * 1):
+        E.main([*(str(runs / scheme) for scheme in schemes), *flags(tmp_path)])
+    shutil.copytree(runs / "none", tmp_path / "elsewhere" / "none")
+    E.main([str(runs / "none"), str(tmp_path / "elsewhere" / "none"), *flags(tmp_path)])
+    *named, many = sorted(path.stem for path in (tmp_path / "results").glob("*.png"))[::-1]
+    assert named == ["length-none-rope", "length-none-alibi", "length-none"] and many.startswith("length-2-runs-")
+
+
+def test_a_run_of_very_short_windows_is_measured_without_further_flags(trained, tmp_path):
+    E.main([str(trained("alibi", block_size=8)), f"--results_dir={tmp_path}/results", "--device=cpu", "--blocks=3"])
+    assert list(read(tmp_path)["runs"]["alibi"]["rows"]) == ["4", "8", "16", "32", "64", "128"]
 
 
 def test_a_run_that_goes_on_while_it_is_measured_is_not_mixed_up(runs, trained, tmp_path, monkeypatch):

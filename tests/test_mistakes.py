@@ -4,6 +4,7 @@ To test another command, add its flags to FLAGS and its rows to MISTAKES.
 """
 
 import pytest
+from conftest import ROOT
 
 import sample
 import train
@@ -12,7 +13,7 @@ from tools import bench, export
 FLAGS = {  # flags that are valid without the mistake
     train.main: "{tiny} --out_dir={out}",
     sample.main: "--out_dir={alibi}",
-    bench.main: "--device=cpu",
+    bench.main: "--device=cpu --n_embd=16",
     export.main: "",
 }
 # Command, its arguments, and a part of the line. NAME=value without dashes is set in the environment, as in a shell.
@@ -81,6 +82,8 @@ MISTAKES = [
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
     # tools
     (bench.main, "--nanogpt={out}", "r' has no model.py: give the path of a nanoGPT checkout"),
+    (bench.main, f"--nanogpt={ROOT}", "model.py is not nanoGPT's model.py (AttributeError: 'GPT' object has no"),
+    (bench.main, "--lengths=²", "lengths='²' must be positive numbers"),
     (bench.main, "--lengths=128,0", "lengths='128,0' must be positive numbers with commas between them: 128,1024"),
     (export.main, "", "which run? Name one: python -m tools.export out/rope"),
     (export.main, "{out}", "there is no checkpoint {out}"),

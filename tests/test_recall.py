@@ -151,14 +151,14 @@ def test_the_command(trained, tmp_path, monkeypatch, capsys, refused):
     arguments = [alibi, learnable, *recall, "--lengths=256"]
     assert eval_length.main(arguments) == 0
     out = capsys.readouterr().out
-    found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
+    found = json.loads((tmp_path / "results" / "recall-alibi-learnable.json").read_text())["runs"]
     assert list(found["alibi"]["rows"]) == ["4", "8", "16", "32", "64", "128"]
     assert found["alibi"]["rows"]["128"]["n"] == 4 and found["learnable"]["rows"]["64"] is None
-    assert "distance ≥" in out and "—" in out and "L*" not in out and (tmp_path / "results" / "recall.png").exists()
+    assert "distance ≥" in out and "—" in out and "L*" not in out and [*(tmp_path / "results").glob("recall-*.png")]
     eval_length.main(arguments)
     assert capsys.readouterr().out.count("measured before") == 2
     eval_length.main([rope, alibi, *recall])  # of two training lengths
-    found = json.loads((tmp_path / "results" / "recall.json").read_text())["runs"]
+    found = json.loads((tmp_path / "results" / "recall-rope-alibi.json").read_text())["runs"]
     assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
     assert "does not ask for facts" in refused(eval_length.main, trained("rope"), *recall)  # of other text
     stretched, measure = [], Recall.measure  # as far as each row needs, and no further

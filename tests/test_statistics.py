@@ -76,9 +76,9 @@ def test_intervals_cover_each_column_and_all_pairs_of_eight_schemes(kind, seeds,
     one, two = map(list, zip(*itertools.combinations(range(8), 2), strict=True))
     for _ in range(150):
         values = several_runs(documents, tail, seeds, np.full(3, seed_sd), both_sd, rng)
-        mean, width, more = mean_intervals(values, documents)
+        mean, width, more = mean_intervals([values], documents)
         losses = several_runs(documents, tail, seeds, seed_sd * np.array([1, 1, 1, 1, 1, 1, 1, 3]), both_sd, rng)
-        differences, widths, _ = mean_intervals(losses[..., one] - losses[..., two], documents, 0.05 / len(one))
+        differences, widths, _ = mean_intervals([losses[..., one], -losses[..., two]], documents, 0.05 / len(one))
         text_alone, ours = ((abs(mean) <= w).mean() for w in (1.96 * more["text_se"], width))
         covered.append((text_alone, ours, (abs(differences) <= widths).all()))
     text_alone, ours, pairs = np.mean(covered, axis=0)
@@ -94,7 +94,7 @@ def test_each_part_of_the_error_has_its_own_quantile():
     jackknife = (n / (n - 1)) ** 2  # of documents of equal size
     seeds = np.repeat([[0.0], [1.0], [5.0]], n, axis=1)  # with variance 7
     for values, df, variance in ((text + both, n - 1, jackknife * by_text), (seeds, k - 1, 7 / k)):
-        _, width, more = mean_intervals(values[..., None], np.arange(n))
+        _, width, more = mean_intervals([values[..., None]], np.arange(n))
         assert width == pytest.approx(t_quantile(0.05, df) * variance**0.5)
         assert more["detectable"] == pytest.approx(width + t_quantile(0.4, df) * variance**0.5)
 
@@ -105,7 +105,7 @@ def test_seeds_contribute_the_variance_of_their_means_however_different_the_docu
     large = np.where(documents == 0, 1.0, -2.0)  # of mean 0
     for means, by_seed in (((0, 0, 0), 0.0), ((0, 1, 5), 7 / 3)):
         values = np.outer((3, 0, -3), large) + np.array(means)[:, None]
-        assert mean_intervals(values[..., None], documents)[2]["seed_se"] ** 2 == pytest.approx(by_seed)
+        assert mean_intervals([values[..., None]], documents)[2]["seed_se"] ** 2 == pytest.approx(by_seed)
 
 
 @pytest.mark.filterwarnings("error")
@@ -114,7 +114,7 @@ def test_too_few_documents_have_no_band_and_no_interval(n):
     values = np.random.default_rng(0).standard_normal((3, 50, 1))
     documents = np.arange(50) % n
     assert np.isnan(text_bands(values[0], documents, 0)[1]).all()
-    assert np.isnan(mean_intervals(values, documents)[1]).all()
+    assert np.isnan(mean_intervals([values], documents)[1]).all()
 
 
 def test_quantiles_of_t_as_published():

@@ -15,7 +15,7 @@ def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, 
     first = max(longest, sum(sizes) // 2 + stride)  # past the part by which settings are chosen
     candidates = np.arange(first, sum(sizes), stride)
     if len(candidates) < n:
-        with pytest.raises(ValueError, match=f"too few for {n} blocks"):
+        with pytest.raises(ValueError, match=f"has room for {len(candidates)} blocks"):
             choose_ends(split, longest, stride, n, seed)
         return
     ends, documents, crossing = choose_ends(split, longest, stride, n, seed)

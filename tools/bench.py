@@ -41,7 +41,7 @@ class BenchConfig(TrainConfig):
     def __post_init__(self):
         super().__post_init__()
         config.at_least(1, self, "rounds")
-        if not all(n.isdigit() and int(n) > 0 for n in self.lengths.split(",") if self.lengths):
+        if not all(n.isdecimal() and int(n) > 0 for n in self.lengths.split(",") if self.lengths):
             raise ValueError(f"lengths={self.lengths!r} must be positive numbers with commas between them: 128,1024")
         if self.nanogpt and not Path(self.nanogpt, "model.py").is_file():
             raise ValueError(f"nanogpt={self.nanogpt!r} has no model.py: give the path of a nanoGPT checkout")
@@ -62,10 +62,15 @@ def alternate(actions, rounds, device, warmup):
 
 def nanogpt(cfg, device):
     """The model and the optimizer of a nanoGPT checkout."""
-    names = runpy.run_path(str(Path(cfg.nanogpt, "model.py")), run_name="nanogpt")
-    settings = {f.name: getattr(cfg, f.name) for f in fields(names["GPTConfig"])}
-    model = names["GPT"](names["GPTConfig"](**settings)).to(device)
-    return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2), device.type)
+    path = Path(cfg.nanogpt, "model.py")
+    names = runpy.run_path(str(path), run_name="nanogpt")
+    try:
+        settings = {f.name: getattr(cfg, f.name) for f in fields(names["GPTConfig"])}
+        model = names["GPT"](names["GPTConfig"](**settings)).to(device)
+        betas = cfg.beta1, cfg.beta2
+        return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
+    except (KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is not nanoGPT's model.py ({type(error).__name__}: {error})") from None
 
 
 def steps(cfg, device, dtype):
@@ -125,7 +130,7 @@ def peak_memory(action, device):
 def at_lengths(cfg, device, dtype):
     """Prints the time and memory of attention, and the memory of a step, at each length. Skips the lengths at which a
     scheme might not fit into memory, as its memory may grow with the square of the length."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8e9  # Windows
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
     print(f"One window, forward and backward, {device.type}, {str(dtype)[6:]}")
