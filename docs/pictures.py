@@ -31,8 +31,9 @@ class PicturesConfig:
 
 
 def heat(axes, values, title, xlabel, ylabel, label):
-    """Draws a table (rows, columns). The brightness of cividis rises evenly, so it can be read in grey."""
-    image = axes.imshow(values.numpy(), aspect="auto", cmap="cividis", interpolation="nearest")
+    """Draws a table (rows, columns) of values from −1 to 1. The brightness of cividis rises evenly, so it can be read
+    in grey."""
+    image = axes.imshow(values.numpy(), aspect="auto", cmap="cividis", interpolation="nearest", vmin=-1, vmax=1)
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.figure.colorbar(image, ax=axes, label=label)
 
@@ -46,6 +47,7 @@ def curves(axes, named, title="", xlabel="distance", ylabel="bias (nats)", logar
         axes.plot(np.arange(len(y)) + logarithmic, y.numpy(), label=label, markevery=every, **style)
     if logarithmic:
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, framealpha=0.9)

@@ -291,7 +291,10 @@ def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, tmp_path, refuse
         (["--lengths=a"], "lengths='a' must be ascending positive numbers"),
         (["--block_tokens=2"], "the shortest length, 4, must be at least four times block_tokens=2"),
         (["--block_tokens=5", "--protocol=sliding"], "the shortest length, 4, must be at least the stride"),
-        (["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"], "room for 297 blocks with 2,048 tokens of context"),
+        (
+            ["--lengths=16,2048", "--block_tokens=1", "--blocks=2000"],
+            "room for 297 blocks with 2,048 tokens of context",
+        ),
         (["--rope_scaling=none,"], "rope_scaling='none,' must be names with commas between them"),
         (["--protocol=slide"], "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
         (["--wandb_mode=on"], "wandb_mode='on' is not one of: auto, online, offline, disabled"),
