@@ -24,7 +24,7 @@ import config
 import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import Measured, chart_rows, json_text, pool_seeds, report, result_of
+from evaluation.report import Measured, charts, json_text, pool_seeds, report, result_of
 from evaluation.windows import Subject
 from model import SCHEMES, find_scheme
 from run import files, tracking
@@ -207,18 +207,17 @@ def main(argv):
     first = next(iter(runs.values()))
     base = Path(cfg.results_dir, results_stem(cfg, runs))
     group = first.settings.get("wandb_group") or Path(dataset.name).name
-    key = "delta" if "threshold" in protocol.options else protocol.headline
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    charts = (
-        cfg.wandb_mode, cfg.wandb_project, group, f"{base.name}-{tracking.stamp()}", "eval_length",
-        dataclasses.asdict(cfg), {key: x},
+    wandb = (
+        cfg.wandb_mode, cfg.wandb_project, group, f"{stem_of(cfg)}-{tracking.stamp()}", "eval_length",
+        dataclasses.asdict(cfg), {protocol.stem: x},
     )  # fmt: skip
 
     # mistakes are reported before anything is measured
     for run, one in itertools.product(runs.values(), variants):
         run.under(one, protocol.longest)
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
-    tracking.wandb_options(*charts)
+    tracking.wandb_options(*wandb)
     base.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
     if unlike := unlike_settings(runs):
@@ -233,7 +232,7 @@ def main(argv):
     text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
     picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs))
     if is_new:
-        tracking.publish(chart_rows(protocol, results, picture, key, x), *charts)
+        tracking.publish(charts(protocol, results, picture, x), *wandb)
     return 0
 
 

@@ -231,12 +231,15 @@ def report(protocol, results, losses, texts, base, about):
     return picture
 
 
-def chart_rows(protocol, results, picture, key, x):
-    """What wandb shows, as tracking.publish takes it: for each length x one value per line, L* in the summary, and the
-    picture."""
-    rows = []
-    for n in protocol.shown():
-        defined = {name: result["rows"][n] for name, result in results.items() if result["rows"][n]}
-        rows.append({x: n} | {f"{key}/{name}": row[key] for name, row in defined.items()})
-    rows.append({f"L_star/{name}": result["L_star"] for name, result in results.items() if "L_star" in result})
-    return [*rows, {"image": {f"{key}/picture": str(picture)}}]
+def charts(protocol, results, picture, x):
+    """What wandb shows, as tracking.publish takes it: a run for each result, so that they share their charts against x,
+    and the picture in the first of them."""
+    runs = {}
+    for name, result in results.items():
+        keys = [key for key in dict.fromkeys((*protocol.panels, protocol.headline))]
+        about = {key: value for key, value in result.items() if key not in ("rows", "seeds")}
+        rows = [(n, result["rows"][n]) for n in protocol.shown() if result["rows"][n]]
+        of_run = [{x: n} | {f"{protocol.stem}/{key}": row[key] for key in keys if key in row} for n, row in rows]
+        runs[name] = about, of_run
+    next(iter(runs.values()))[1].append({"image": {f"{protocol.stem}/picture": str(picture)}})
+    return runs

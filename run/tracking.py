@@ -177,25 +177,29 @@ def start_wandb(**options):
     return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def finish_wandb(process, lines=None):
-    """Sends the remaining lines and waits until wandb has finished, or for PATIENCE seconds."""
+def finish_wandb(process, lines=None, runs=1):
+    """Sends the remaining lines and waits until wandb has finished, or for PATIENCE seconds a run."""
     try:
-        process.communicate(lines, timeout=PATIENCE)
+        process.communicate(lines, timeout=PATIENCE * runs)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(OSError):  # it has ended, or this is not Linux
             for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)  # wandb's own server
         process.kill()
         process.wait()
-        print(f"wandb did not finish within {PATIENCE} s and was ended", file=sys.stderr)
+        print(f"wandb did not finish within {PATIENCE * runs} s and was ended", file=sys.stderr)
     else:
         if process.returncode < 0:
             killed = f"wandb's process was killed (signal {-process.returncode})"
             print(f"{killed}, so its charts are incomplete", file=sys.stderr)
 
 
-def publish(rows, *args):
-    """Logs rows that are all known as one wandb run; *args as for wandb_options. A row {"image": {key: path}} is a
-    picture."""
+def publish(runs, *args):
+    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name; *args as for
+    wandb_options. A row {"image": {key: path}} is a picture."""
     if options := wandb_options(*args):
-        finish_wandb(start_wandb(**options), "".join(json.dumps(row) + "\n" for row in rows))
+        lines, names = [], options["run"]
+        for name, (settings, rows) in runs.items():
+            id = f"{name.replace('/', '-')}-{names['id']}"
+            lines += [{"run": {"id": id, "name": id, "config": names["config"] | settings}}, *rows]
+        finish_wandb(start_wandb(**options), "".join(json.dumps(line) + "\n" for line in lines), len(runs))

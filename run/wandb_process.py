@@ -1,5 +1,6 @@
 """The process in which wandb runs, so that no fault in it can block or end the work. run/tracking.py starts it with its
-options in JSON. It logs each line of a file, or of its stdin, and finishes when stdin is closed."""
+options in JSON. It logs each line of a file, or of its stdin, and finishes when stdin is closed. On stdin, a line
+{"run": names} starts a run for the lines after it."""
 
 import contextlib
 import json
@@ -49,17 +50,30 @@ def say(text, stream):
 def main(stdin, path=None, offset=0, **options):
     import wandb
 
-    run = start(wandb, **options)
+    runs = [start(wandb, **options)] if path else []
     for line in follow(path, offset, stdin) if path else stdin:
         with contextlib.suppress(ValueError):  # half a line, left by a full disk
             row = json.loads(line)
-            run.log({key: wandb.Image(image) for key, image in row["image"].items()} if "image" in row else row)
-    folder, is_offline, url = os.path.relpath(run.settings.sync_dir), run.settings._offline, run.url
-    run.finish()
-    if is_offline:
-        say(f"charts    wandb leet {os.path.dirname(folder)}\nupload    wandb sync {folder}", sys.stdout)
-    else:
+            if "run" in row:  # the rows that follow belong to a run of their own
+                if runs:
+                    runs[-1].finish()
+                    options["mode"] = "offline" if runs[-1].settings._offline else options["mode"]
+                runs.append(start(wandb, **options | {"run": options["run"] | row["run"]}))
+            elif "image" in row:
+                runs[-1].log({key: wandb.Image(image) for key, image in row["image"].items()})
+            else:
+                runs[-1].log(row)
+    last, folders = runs[-1], [os.path.relpath(run.settings.sync_dir) for run in runs]
+    is_offline, url = last.settings._offline, last.url if len(runs) == 1 else last.project_url
+    last.finish()
+    if not is_offline:
         say(f"charts    {url}", sys.stdout)
+        return
+    folder, shared, all_in_one = os.path.dirname(folders[0]), folders[0], ""
+    if len(runs) > 1:
+        ending = os.path.commonprefix([name[::-1] for name in folders])[::-1]
+        shared, all_in_one = f"{folder}/*{ending}", "   (Ctrl-A, then y, shows all runs in one chart)"
+    say(f"charts    wandb leet {folder}{all_in_one}\nupload    wandb sync {shared}", sys.stdout)
 
 
 if __name__ == "__main__":

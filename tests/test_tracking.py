@@ -26,7 +26,7 @@ def login(**given): return "WANDB_API_KEY" in os.environ
 def Image(path): return f"image of {path}"
 
 class Run:
-    url = "there"
+    url, project_url = "there", "everywhere"
     def __init__(self, mode, id):
         self.settings = Settings(sync_dir=f"wandb/{mode}-run-{id}", _offline=mode == "offline")
     def define_metric(self, *names, **given): pass
@@ -100,22 +100,28 @@ def test_a_wandb_fault_is_one_line_and_training_completes(fault, line, tiny, fak
     assert load_checkpoint(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
 
 
-def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_rows_and_pictures(fake, monkeypatch, capfd):
-    def said(mode="auto"):
+def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_for_each_name(fake, monkeypatch, capfd):
+    def said(names="a", mode="auto"):
         (fake / "modes").write_text("")
-        publish([{"step": 1}, {"image": {"curve": "a.png"}}], mode, *ARGUMENTS)
+        publish(dict.fromkeys(names, ({}, [{"step": 1}, {"image": {"curve": "a.png"}}])), mode, *ARGUMENTS)
         modes = [line.rsplit(" ", 1)[0] for line in (fake / "modes").read_text().splitlines()]
         return modes, capfd.readouterr()
 
-    charts = "charts    wandb leet wandb\nupload    wandb sync wandb/offline-run-id"
-    assert said() == (["offline id"], (charts + "\n", ""))
+    charts = "charts    wandb leet wandb\nupload    wandb sync wandb/offline-run-a-id"
+    assert said() == (["offline a-id"], (charts + "\n", ""))
+    shared = (
+        "charts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*-id\n"
+    )
+    assert said("ab") == (["offline a-id", "offline b-id"], (shared, ""))
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert said() == (["online id"], ("charts    there\n", ""))
-    assert said("offline") == (["offline id"], (charts + "\n", ""))
+    assert said() == (["online a-id"], ("charts    there\n", ""))
+    assert said("ab") == (["online a-id", "online b-id"], ("charts    everywhere\n", ""))
+    assert said(mode="offline") == (["offline a-id"], (charts + "\n", ""))
     monkeypatch.setenv("NO_NETWORK", "1")
     line = "wandb is not reachable (Error), so it logs offline\n"
-    assert said() == (["online id", "offline id-offline"], (charts + "-offline\n", line))
-    assert logged(fake) == [{"step": 1}, {"curve": "image of a.png"}] * 4
+    assert said() == (["online a-id", "offline a-id-offline"], (charts + "-offline\n", line))
+    assert said("ab")[0] == ["online a-id", "offline a-id-offline", "offline b-id"]  # the network is tried once
+    assert logged(fake) == [{"step": 1}, {"curve": "image of a.png"}] * 10
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert said() == ([], ("", ""))
 
@@ -124,7 +130,7 @@ def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
     monkeypatch.setenv("HANG", "1")
     monkeypatch.setattr(tracking, "PATIENCE", 3)
     started = time.monotonic()
-    publish([{"step": step} for step in range(20_000)], "online", *ARGUMENTS)  # far more than a pipe holds
+    publish({"a": ({}, [{"step": step} for step in range(20_000)])}, "online", *ARGUMENTS)  # far more than a pipe holds
     assert 2.5 < time.monotonic() - started < 8
     assert capfd.readouterr().err == "wandb did not finish within 3 s and was ended\n"
     for pid in ((fake / "modes").read_text().split()[-1], wait_for(fake / "server")):
