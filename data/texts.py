@@ -69,16 +69,18 @@ def last_cut(text):
     return found.end() if found else len(text) if len(text) > 4 * PIECE else 0
 
 
-def split_texts(texts):
+def split_texts(texts, smallest=0, largest=math.inf):
     """The documents {"train": […], "val": […]} of {name: text}; about a tenth of the text is for validation: the last
-    tenth of each if there are fewer than ten, otherwise whole texts, drawn by the hash of their names."""
+    tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest` bytes, drawn by the hash
+    of their names."""
     if len(texts) < 10:
         cuts = {name: int(0.9 * sum(map(len, Document(name, text).pieces()))) for name, text in texts.items()}
         train = [Document(name, text, 0, cuts[name]) for name, text in texts.items() if cuts[name]]
         return {"train": train, "val": [Document(name, text, cuts[name]) for name, text in texts.items()]}
     sizes = {name: len(t.encode()) if isinstance(t, str) else t.stat().st_size for name, t in texts.items()}
     wanted, taken, val = 0.1 * sum(sizes.values()), 0, set()
-    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+    drawn = sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest())
+    for name in (name for name in drawn if smallest <= sizes[name] <= largest):
         # one huge document must be neither all of the validation text nor all of the training text
         if taken < wanted and taken + sizes[name] <= 2 * wanted and len(val) < max(1, len(sizes) // 5):
             val.add(name)
@@ -135,7 +137,7 @@ def sympy():
     if hashlib.sha256(b"".join(p.read_bytes() for p in files.values())).hexdigest() != SYMPY_SHA256:
         how = f"pip install --force-reinstall sympy=={SYMPY}"
         raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {how}")
-    return split_texts(files)
+    return split_texts(files, 4_000, 50_000)  # long contexts in many documents, none of which weighs much
 
 
 def stdlib():
