@@ -8,8 +8,6 @@ import shutil
 
 from filelock import FileLock, Timeout
 
-from config import matches
-
 
 def temporary(path):
     """The name under which `path` is written. One fixed name is enough, because the writer holds the folder's Lock."""
@@ -108,23 +106,6 @@ class Lock:
             self.folder.rmdir()  # succeeds only if it is empty
 
 
-def file_hash(path):
-    """sha256 of a file."""
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
 def json_hash(value):
     """sha256 of plain types."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def read_json(path, form):
-    """The content of a JSON file. ValueError unless it has the form (config.matches)."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
-    if not matches(content, form):
-        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
-    return content
