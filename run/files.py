@@ -17,14 +17,16 @@ def temporary(path):
 @contextlib.contextmanager
 def replacing(path):
     """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
-    the partial file is gone. Creates the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    the partial file is gone. Creates the folder. OSError, with the file's name, if it cannot be written."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary(path), "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary(path), path)
+    except OSError as error:  # that of a full disk has no file name
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
         temporary(path).unlink(missing_ok=True)
 
@@ -33,18 +35,6 @@ def write(path, content):
     """Writes all of content, text or bytes, or leaves the old file in place."""
     with replacing(path) as f:
         f.write(content.encode() if isinstance(content, str) else content)
-
-
-def link(path, other):
-    """Makes `other` a second name of the file `path`, or a copy if the file system has no hard links."""
-    try:
-        try:
-            os.link(path, temporary(other))
-        except OSError:
-            shutil.copyfile(path, temporary(other))
-        os.replace(temporary(other), other)
-    finally:
-        temporary(other).unlink(missing_ok=True)  # writing into it later would change `path`
 
 
 @contextlib.contextmanager
@@ -60,40 +50,39 @@ def making(path):
 
 
 class Lock:
-    """Holds a folder until the block or the process ends. ValueError while another process holds it; with `wait`, waits
-    for that process instead. `partial` are the patterns of files that a killed holder of this lock may have left
-    half-written; they are deleted. Different `name`s lock a folder for different purposes."""
+    """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
+    process holds it; with `wait`, waits for that process instead. `partial` are the patterns of files that a killed
+    holder of this lock may have left half-written; they are deleted. Different `name`s lock a folder for different
+    purposes."""
 
     def __init__(self, folder, name=".lock", partial=(), wait=False):
         self.folder, self.path, self.partial, self.wait = folder, folder / name, partial, wait
-        if folder.is_file():
-            raise ValueError(f"{folder} is a file, not a folder")
         self.acquire()
 
     def acquire(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.held = FileLock(self.path)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.held.acquire(timeout=0)
         except Timeout:
             if not self.wait:
                 who = f"another process is writing into {self.folder}"
-                raise ValueError(f"{who}: wait until it ends, or stop it") from None
+                raise OSError(f"{who}: wait until it ends, or stop it") from None
             print(f"waiting: another process is writing into {self.folder}", flush=True)
             self.held.acquire()
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            why = getattr(error, "strerror", None) or error
+            raise OSError(f"{str(self.folder)!r} cannot be used as a folder: {why}") from None
         self.inode = os.stat(self.path)
         for pattern in self.partial:
             for path in self.folder.glob(f".{pattern}.tmp"):
                 path.unlink()
 
     def keep(self):
-        """Acquires the lock again if the folder was renamed or deleted. OSError while another process holds it."""
-        if not self.path.exists() or not os.path.samestat(os.stat(self.path), self.inode):
+        """Acquires the lock again if the folder was renamed or deleted: another run may have started in its place."""
+        if not (self.path.exists() and os.path.samestat(os.stat(self.path), self.inode)):
             self.held.release()
-            try:
-                self.acquire()
-            except ValueError as error:
-                raise OSError(str(error)) from None
+            self.acquire()
 
     def __enter__(self):
         return self

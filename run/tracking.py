@@ -34,7 +34,7 @@ class RunLog:
     def __init__(self, folder=None, after_step=0, wandb=None):
         """Drops the rows of metrics.jsonl after `after_step`, which a resumed run writes again. wandb: the options of
         start_wandb, or None."""
-        self.folder, self.process, self.incomplete_line = folder, None, False
+        self.folder, self.process = folder, None
         if folder:
             kept = "".join(json.dumps(row) + "\n" for row in read_metrics(folder) if row["step"] <= after_step)
             files.write(folder / "metrics.jsonl", kept)
@@ -64,10 +64,8 @@ class RunLog:
         if self.folder:
             try:
                 with open(self.folder / "metrics.jsonl", "a") as f:
-                    f.write("\n" * self.incomplete_line + json.dumps({"step": step} | row) + "\n")
-                self.incomplete_line = False
+                    f.write(json.dumps({"step": step} | row) + "\n")
             except OSError as error:
-                self.incomplete_line = True
                 text += f"\ncannot write {self.folder}/metrics.jsonl: {error.strerror}"
             self.say([text])
 

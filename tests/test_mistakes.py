@@ -47,7 +47,7 @@ MISTAKES = [
     (train.main, "--init_from={rope}/best.pt --out_dir={rope} --overwrite", "lies in --out_dir={rope}: choose another"),
     (train.main, "--batch_size=1000000", "a step of 1,000,000 windows is too large: lower --batch_size"),
     (train.main, "--init_from=out/no_such", "there is no checkpoint out/no_such"),
-    (train.main, "--resume", "there is no checkpoint {out}"),
+    (train.main, "--resume", "there is no run to resume in {out}"),
     (train.main, "--eval_only", "there is no checkpoint {out}"),
     (train.main, "--resume --overwrite --out_dir={rope}", "--resume and --overwrite exclude each other"),
     # other settings

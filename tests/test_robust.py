@@ -233,17 +233,18 @@ def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped
     log(1, {"loss": 1}, "step 1")
     monkeypatch.undo()
     assert capsys.readouterr().out == f"step 1\ncannot write {tmp_path}/metrics.jsonl: No space left on device\n"
-    log(2, {"loss": 2}, "step 2")
+    log(2, {"loss": 2}, "step 2")  # is appended to the incomplete row
+    log(3, {"loss": 3}, "step 3")
     with open(tmp_path / "metrics.jsonl", "ab") as f:
-        f.write(b"\n".join([b"7", b'{"step": "x"}', b'{"loss": 2}', b"\xff\xfe", b"[" * 10_000, b'{"step": 3, "lo']))
-    assert read_metrics(tmp_path) == [{"step": 2, "loss": 2}]
+        f.write(b"\n".join([b"7", b'{"step": "x"}', b'{"loss": 2}', b"\xff\xfe", b"[" * 10_000, b'{"step": 4, "lo']))
+    assert read_metrics(tmp_path) == [{"step": 3, "loss": 3}]
 
 
 @pytest.mark.slow
 def test_a_process_that_hangs_ends_the_other_with_one_line(tiny, tmp_path):
     (tmp_path / "impatient.py").write_text(
-        "from datetime import timedelta\nimport train, run.script, run.world\n"
-        "run.world.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
+        "from datetime import timedelta\nimport train, run.script, run.device\n"
+        "run.device.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     flags = [*tiny, "--max_iters=1000000", f"--out_dir={tmp_path}/r", "--gradient_accumulation_steps=2"]

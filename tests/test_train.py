@@ -243,8 +243,8 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     below_min_lr = TrainConfig(learning_rate=3e-5, min_lr=1e-4, warmup_iters=2, max_iters=10)  # never rises
     assert max(schedule(below_min_lr, step) for step in range(11)) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
-    optimizer.set_rates(0.5)
-    assert [group["lr"] for group in optimizer.groups()] == [1.0, 1.0, 0.05]
+    assert optimizer.set_rates(55) == pytest.approx(0.55)
+    assert [group["lr"] for group in optimizer.groups()] == pytest.approx([1.1, 1.1, 0.055])
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
