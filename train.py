@@ -46,7 +46,7 @@ class TrainConfig(GPTConfig):
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
-    optimizer: Literal["muon", "adamw"] = "muon"  # muon trains the layers' matrices, and AdamW the rest
+    optimizer: Literal["muon", "adamw"] = "muon"  # muon is for the layers' matrices; with --init_from: adamw
     max_iters: int = 850  # steps
     learning_rate: float = 4e-3  # AdamW's peak
     muon_lr: float = 0.04  # Muon's peak; both follow the same schedule
@@ -147,6 +147,7 @@ def train(cfg, origin, folder):
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
+        str(optimizer),
         *notes,
     ])  # fmt: skip
 

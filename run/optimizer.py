@@ -38,7 +38,7 @@ class Optimizer:
 
     def __str__(self):
         rates = {name: part.param_groups[0]["initial_lr"] for name, part in self.parts.items()}
-        return ", ".join(f"{name} with a learning rate of {rate:g}" for name, rate in rates.items())
+        return "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""

@@ -37,7 +37,8 @@ class Origin:
     def settings(self, cls):
         """The settings (fields of cls) that the call takes from there unless its own values set them. --resume and
         --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope
-        scheme was trained at, if the new run scales it."""
+        scheme was trained at, if the new run scales it. It trains with AdamW: Muon's rate is another setting, and its
+        default soon spoils trained weights."""
         values, named = self.values, self.values.get("dataset")
         if values.get("resume") or values.get("eval_only"):
             saved = self.run.settings | {"dataset": self.run.dataset_name(named)}
@@ -45,7 +46,8 @@ class Origin:
             return config.checked(cls, saved, self.run.path)
         if not self.source:
             return {}
-        args = dataclasses.asdict(self.source.config) | {"dataset": self.source.dataset_name(named)}
+        args = dataclasses.asdict(self.source.config)
+        args |= {"dataset": self.source.dataset_name(named), "optimizer": "adamw"}
         reads = find_scheme(args["pos_scheme"]).reads
         if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
             return {k: v for k, v in args.items() if k not in (*reads, "pos_options")}

@@ -285,6 +285,14 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
 
 
+def test_a_small_learning_rate_does_not_damage_trained_weights(trained, tmp_path, capsys):
+    flags = ["--max_iters=10", "--warmup_iters=2", "--learning_rate=3e-5", "--device=cpu", f"--out_dir={tmp_path}/r"]
+    main([f"--init_from={trained('learnable', max_iters=100)}", *flags])
+    assert "\npeak learning rate: adamw 3e-05\n" in capsys.readouterr().out
+    before, after = metrics(tmp_path / "r", "val/loss")
+    assert after <= before
+
+
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
     main([f"--init_from={trained('rope')}", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", *ONCE])
     assert_same_weights(tmp_path / "drope", trained("rope"))
