@@ -18,7 +18,8 @@ from conftest import ROOT
 
 import train
 from run.checkpoint import load_checkpoint
-from run.files import Lock
+from run.files import Lock, write
+from run.script import Stop
 from run.tracking import RunLog, read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
@@ -107,6 +108,13 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
     assert names(folder) == FILES
 
 
+def test_an_error_names_the_file_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/x'"):
+        write(tmp_path / "x", "text")
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(signum, tiny, tmp_path):
     with training(*TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000") as process:
@@ -120,6 +128,14 @@ def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(sign
     stopped = load_checkpoint(tmp_path / "r", "latest").step
     assert stopped >= 3
     assert [row["step"] for row in read_metrics(tmp_path / "r")] == [*range(0, stopped + 1, 3)]
+
+
+def test_a_system_without_sighup_is_stopped_by_its_other_signals(monkeypatch):
+    monkeypatch.delattr(signal, "SIGHUP")  # as on Windows
+    stop = Stop()
+    signal.raise_signal(signal.SIGTERM)
+    stop.restore()
+    assert stop.signum == signal.SIGTERM
 
 
 def test_nohup_keeps_a_run_alive(tiny, tmp_path):

@@ -161,6 +161,15 @@ def test_a_run_resumes_after_half_a_line_of_metrics_but_not_with_another_alphabe
     assert load(folder).history == [[6, {"max_iters": 9}], [9, {"max_iters": 10}]]
 
 
+def test_a_call_reads_its_checkpoint_once(trained, tmp_path, monkeypatch):
+    run, read, original = shutil.copytree(trained("rope"), tmp_path / "r"), [], torch.load
+    monkeypatch.setattr(torch, "load", lambda path, **more: read.append(path.name) or original(path, **more))
+    main(["--resume", f"--out_dir={run}", *ONCE, "--max_iters=5"])
+    main([f"--init_from={run}", f"--out_dir={tmp_path}/new", *ONCE])
+    main(["--eval_only", f"--out_dir={run}"])
+    assert read == ["latest.pt", "best.pt", "best.pt"]
+
+
 def test_eval_only_prints_the_mean_over_the_whole_validation_text(trained, capsys, dataset):
     folder = trained("learnable")
     main(["--eval_only", f"--out_dir={folder}"])
