@@ -142,7 +142,7 @@ def train(cfg, origin, folder):
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
-    log, n_params = RunLog.open(cfg, world, segment, step), sum(p.numel() for p in model.parameters())
+    log, n_params = RunLog(cfg, world.is_first, segment, step), sum(p.numel() for p in model.parameters())
     log.say([
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",

@@ -60,22 +60,22 @@ class Origin:
     def start(self, cfg, model, optimizer, dataset):
         """Loads it into the model and the optimizer. Returns the step, best validation loss, segment and history, as in
         a Checkpoint, and lines for the log. ValueError if it does not fit."""
-        if self.run is None:
-            if self.source is None:
-                return 0, math.inf, 0, [], []
+        if self.run:
+            changed = self.changes(cfg, dataset)
+            model.load_state_dict(self.run.weights)
+            if self.run.step < cfg.max_iters:
+                try:
+                    optimizer.load_state_dict(self.run.optimizer)
+                except Exception:  # whatever a damaged or hostile file provokes
+                    raise ValueError(f"{self.run.path} cannot be resumed: its optimizer state does not fit") from None
+            history = self.run.history + ([[self.run.step, changed]] if changed else [])
+            now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
+            note = f"resumed after step {self.run.step}{now}"
+            return self.run.step, self.run.best_val_loss, self.run.segment + 1, history, [note]
+        if self.source:
             history = [[0, {"init_from": self.source.hash}]]  # its path may hold other weights later
             return 0, math.inf, 0, history, initialise(model, self.source, dataset)
-        changed = self.changes(cfg, dataset)
-        model.load_state_dict(self.run.weights)
-        if self.run.step < cfg.max_iters:
-            try:
-                optimizer.load_state_dict(self.run.optimizer)
-            except Exception:  # whatever a damaged or hostile file provokes
-                raise ValueError(f"{self.run.path} cannot be resumed: its optimizer state does not fit") from None
-        history = self.run.history + ([[self.run.step, changed]] if changed else [])
-        now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
-        note = f"resumed after step {self.run.step}{now}"
-        return self.run.step, self.run.best_val_loss, self.run.segment + 1, history, [note]
+        return 0, math.inf, 0, [], []
 
     def changes(self, cfg, dataset):
         """The settings that resuming the run changes, {name: new value}. ValueError if it is another run."""

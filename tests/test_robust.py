@@ -238,7 +238,7 @@ def test_a_renamed_folder_is_created_and_locked_again(tiny, whole, tmp_path, mon
 
 
 def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped(tmp_path, monkeypatch, capsys):
-    log, opened = RunLog(tmp_path), open
+    log, opened = RunLog(train.TrainConfig(out_dir=str(tmp_path)), True, 0, 0), open
 
     def failing(path, *given, **more):
         with opened(path, *given, **more) as f:
