@@ -8,7 +8,6 @@ On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.p
 
 import contextlib
 import dataclasses
-import importlib.util
 import math
 import os
 from dataclasses import dataclass
@@ -137,12 +136,12 @@ def train(cfg, origin, folder):
 
     # compile the model, and average gradients over the processes
     torch.backends.cuda.matmul.allow_tf32 = True
-    has_triton = importlib.util.find_spec("triton") is not None  # not on Windows
-    compiled = cfg.compile if cfg.compile is not None else world.device.type == "cuda" and has_triton
+    compiled = cfg.compile if cfg.compile is not None else world.compiles
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
-    log, n_params = RunLog(cfg, world.is_first, segment, step), sum(p.numel() for p in model.parameters())
+    n_params = sum(p.numel() for p in model.parameters())
+    log = RunLog(cfg, world.is_first, segment, step)
     log.say([
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",

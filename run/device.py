@@ -1,6 +1,7 @@
 """What a command computes with: its device, its precision, and the processes that train together."""
 
 import contextlib
+import importlib.util
 import math
 import os
 import re
@@ -81,6 +82,11 @@ class World:
     @property
     def is_first(self):
         return self.rank == 0
+
+    @property
+    def compiles(self):
+        """Whether models are compiled by default: on a CUDA device, where torch has Triton (not on Windows)."""
+        return self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
     def barrier(self):
         """Waits for all processes."""

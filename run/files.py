@@ -1,6 +1,7 @@
 """Files that are either complete or absent, and folders that one process at a time writes into."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -15,18 +16,27 @@ def temporary(path):
 
 
 @contextlib.contextmanager
+def naming(path):
+    """Names the file or folder that a full disk left incomplete: the system's error does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextlib.contextmanager
 def replacing(path):
     """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
-    the partial file is gone. Creates the folder. OSError, with the file's name, if it cannot be written."""
+    the partial file is gone. Creates the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary(path), "wb") as f:
+        with naming(path), open(temporary(path), "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary(path), path)
-    except OSError as error:  # that of a full disk has no file name
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
         temporary(path).unlink(missing_ok=True)
 
@@ -44,7 +54,8 @@ def making(path):
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     folder.mkdir(parents=True)
     try:
-        yield folder
+        with naming(path):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

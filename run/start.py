@@ -60,37 +60,39 @@ class Origin:
     def start(self, cfg, model, optimizer, dataset):
         """Loads it into the model and the optimizer. Returns the step, best validation loss, segment and history, as in
         a Checkpoint, and lines for the log. ValueError if it does not fit."""
-        if self.run:
-            changed = self.changes(cfg, dataset)
-            model.load_state_dict(self.run.weights)
-            if self.run.step < cfg.max_iters:
+        run, source = self.run, self.source
+        self.run = self.source = None  # training needs their memory
+        if run:
+            changed = changed_settings(run, cfg, dataset)
+            model.load_state_dict(run.weights)
+            if run.step < cfg.max_iters:
                 try:
-                    optimizer.load_state_dict(self.run.optimizer)
+                    optimizer.load_state_dict(run.optimizer)
                 except Exception:  # whatever a damaged or hostile file provokes
-                    raise ValueError(f"{self.run.path} cannot be resumed: its optimizer state does not fit") from None
-            history = self.run.history + ([[self.run.step, changed]] if changed else [])
+                    raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
+            history = run.history + ([[run.step, changed]] if changed else [])
             now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
-            note = f"resumed after step {self.run.step}{now}"
-            return self.run.step, self.run.best_val_loss, self.run.segment + 1, history, [note]
-        if self.source:
-            history = [[0, {"init_from": self.source.hash}]]  # its path may hold other weights later
-            return 0, math.inf, 0, history, initialise(model, self.source, dataset)
+            return run.step, run.best_val_loss, run.segment + 1, history, [f"resumed after step {run.step}{now}"]
+        if source:
+            history = [[0, {"init_from": source.hash}]]  # its path may hold other weights later
+            return 0, math.inf, 0, history, initialise(model, source, dataset)
         return 0, math.inf, 0, [], []
 
-    def changes(self, cfg, dataset):
-        """The settings that resuming the run changes, {name: new value}. ValueError if it is another run."""
-        old, new = self.run.settings, dataclasses.asdict(cfg)
-        changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
-        if self.run.dataset_hash != dataset.hash and "dataset" not in changed:
-            changed.append("the prepared text")
-        fixed = ", ".join(k for k in changed if k in vars(self.run.config) or k in FIXED)
-        if cfg.resume and fixed:
-            raise ValueError(f"{self.folder} cannot be resumed after a change of {fixed}: choose another --out_dir")
-        if changed and not cfg.resume:
-            what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
-            ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
-            raise ValueError(f"{self.folder} holds another run ({what}): choose another --out_dir, or {ways}")
-        return {k: new[k] for k in changed}
+
+def changed_settings(run, cfg, dataset):
+    """The settings that resuming a run changes, {name: new value}. ValueError if it is another run."""
+    old, new = run.settings, dataclasses.asdict(cfg)
+    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
+    if run.dataset_hash != dataset.hash and "dataset" not in changed:
+        changed.append("the prepared text")
+    fixed = ", ".join(k for k in changed if k in vars(run.config) or k in FIXED)
+    if cfg.resume and fixed:
+        raise ValueError(f"{run.folder} cannot be resumed after a change of {fixed}: choose another --out_dir")
+    if changed and not cfg.resume:
+        what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
+        ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
+        raise ValueError(f"{run.folder} holds another run ({what}): choose another --out_dir, or {ways}")
+    return {k: new[k] for k in changed}
 
 
 def initialise(model, source, dataset):

@@ -18,7 +18,7 @@ from conftest import ROOT
 
 import train
 from run.checkpoint import load_checkpoint
-from run.files import Lock, write
+from run.files import Lock, making, write
 from run.script import Stop
 from run.tracking import RunLog, read_metrics
 
@@ -112,6 +112,8 @@ def test_an_error_names_the_file_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/x'"):
         write(tmp_path / "x", "text")
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/folder'"), making(tmp_path / "folder"):
+        os.fsync(0)
     assert names(tmp_path) == []
 
 
