@@ -135,7 +135,6 @@ def train(cfg, origin, folder):
         notes.append(f"note: warmup_iters={cfg.warmup_iters} does not end before step {cfg.max_iters}")
 
     # compile the model, and average gradients over the processes
-    torch.backends.cuda.matmul.allow_tf32 = True
     compiled = cfg.compile if cfg.compile is not None else world.compiles
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 

@@ -43,18 +43,6 @@ def autocast(device, dtype):
     return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
 
 
-def matmul_peak(device, dtype):
-    """FLOP/s of a large matrix product, which MFU is relative to: a practical limit that exists on any machine."""
-    n = 8192 if device.type == "cuda" else 1024
-    a = torch.randn(n, n, device=device, dtype=dtype)
-    best = math.inf
-    for _ in range(10):
-        begin = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        best = min(best, time.perf_counter() - begin)
-    return 2 * n**3 / best
-
-
 @dataclass(frozen=True)
 class World:
     """This process: its device, its dtype, and its rank among the processes of a run, one or torchrun's."""
@@ -75,6 +63,7 @@ class World:
         device = pick_device(device_name)
         if device.type == "cuda":
             torch.cuda.set_device(device)
+            torch.backends.cuda.matmul.allow_tf32 = True
         if size > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(device, pick_dtype(dtype_name, device), rank, size)
@@ -119,8 +108,16 @@ class World:
         return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
 
     def peak(self):
-        """FLOP/s of large matrix products in all processes together."""
-        return self.size * matmul_peak(self.device, self.dtype)
+        """FLOP/s of large matrix products in all processes together, which MFU is relative to: a practical limit that
+        exists on any machine."""
+        n = 8192 if self.device.type == "cuda" else 1024
+        a = torch.randn(n, n, device=self.device, dtype=self.dtype)
+        best = math.inf
+        for _ in range(10):
+            begin = time.perf_counter()
+            (a @ a)[0, 0].item()  # waits for the device
+            best = min(best, time.perf_counter() - begin)
+        return self.size * 2 * n**3 / best
 
     def exchange(self, model, last):
         """A context for a micro-step: only the last one of a step exchanges gradients."""
