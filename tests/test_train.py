@@ -16,6 +16,7 @@ import data
 from data.prepare import main as prepare
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, load_checkpoint
+from run.device import World
 from run.optimizer import Optimizer, schedule
 from run.tracking import read_metrics
 from train import TrainConfig, main
@@ -254,6 +255,11 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
     assert optimizer.set_rates(55) == pytest.approx(0.55)
     assert [group["lr"] for group in optimizer.groups()] == pytest.approx([1.1, 1.1, 0.055])
+
+
+def test_a_gpu_without_triton_trains_uncompiled(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as on Windows
+    assert not World(torch.device("cuda"), torch.float32, rank=0, size=1).compiles
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
