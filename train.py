@@ -227,19 +227,16 @@ def eval_only(cfg, origin):
     world, checkpoint = World.join(cfg.device, cfg.dtype), origin.run
     dataset = data.load(cfg.dataset)
     checkpoint.check_dataset(dataset, "dataset" in origin.values)
-    settings = dataclasses.asdict(checkpoint.config) | checkpoint.settings
-    asked = {k: v for k, v in origin.values.items() if k not in (*CALL_FIELDS, "batch_size", "dataset")}
-    if unlike := [k for k, v in asked.items() if v != settings.get(k, v)]:
-        how = "windows and RoPE scaling are options of eval_length.py"
-        raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{unlike[0]} ({how})")
-    model = checkpoint.model(world.device)
-    T = model.config.block_size
-    starts = dataset.val.val_starts(T)
-    loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, checkpoint.path)
+    for name, trained in origin.settings(TrainConfig).items():
+        if getattr(cfg, name) != trained and name not in (*CALL_FIELDS, "batch_size", "dataset"):
+            how = "windows and RoPE scaling are options of eval_length.py"
+            raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name} ({how})")
+    starts = dataset.val.val_starts(cfg.block_size)
+    loss = evaluate(checkpoint.model(world.device), dataset.val, starts, cfg.batch_size, world, checkpoint.path)
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
     if world.is_first:
-        text = f"the whole validation text, {len(starts):,} windows of {T} tokens"
+        text = f"the whole validation text, {len(starts):,} windows of {cfg.block_size} tokens"
         print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:")
         print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
 

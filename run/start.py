@@ -41,7 +41,7 @@ class Origin:
         default soon spoils trained weights."""
         values, named = self.values, self.values.get("dataset")
         if values.get("resume") or values.get("eval_only"):
-            saved = self.run.settings | {"dataset": self.run.dataset_name(named)}
+            saved = dataclasses.asdict(self.run.config) | self.run.settings | {"dataset": self.run.dataset_name(named)}
             saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
             return config.checked(cls, saved, self.run.path)
         if not self.source:
