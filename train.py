@@ -20,14 +20,12 @@ from tqdm import tqdm
 import config
 import data
 from model import GPT, GPTConfig
-from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
-from run.device import DType, autocast, pick_device, pick_dtype
-from run.folder import RunFolder
-from run.optimizer import Optimizer, schedule
+from run.checkpoint import CALL_FIELDS, Checkpoint, RunFolder
+from run.device import DType, World, autocast, connection
+from run.optimizer import Optimizer
 from run.script import Stop, script
-from run.start import inherited, start
+from run.start import Origin
 from run.tracking import Pace, RunLog, WandbMode
-from run.world import World, connection
 
 VAL_TOKENS = 65_536  # the most that are used to validate during training; --eval_only uses the whole validation text
 
@@ -47,7 +45,7 @@ class TrainConfig(GPTConfig):
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
-    optimizer: Literal["muon", "adamw"] = "muon"  # muon trains the layers' matrices, and AdamW the rest
+    optimizer: Literal["muon", "adamw"] = "muon"  # muon is for the layers' matrices; with --init_from: adamw
     max_iters: int = 850  # steps
     learning_rate: float = 4e-3  # AdamW's peak
     muon_lr: float = 0.04  # Muon's peak; both follow the same schedule
@@ -112,12 +110,13 @@ def evaluate(model, split, starts, rows, world, label="validation"):
     return world.sum(total) / len(starts)
 
 
-def train(cfg, folder):
-    """Trains in a RunFolder. Returns the best validation loss in nats per token. ValueError for a setting that does not
-    fit, before anything is written."""
-    # the processes, and this one's rows of each micro-step
+def train(cfg, origin, folder):
+    """Trains from an Origin in a RunFolder. Returns the best validation loss in nats per token. ValueError for settings
+    that do not fit, before anything is written."""
+    # the processes, their speed, and this one's rows of each micro-step
     world = World.join(cfg.device, cfg.dtype)
     rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
+    peak, tokens = world.peak(), rows * cfg.block_size
 
     # the text, its batches and the validation windows
     dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
@@ -127,26 +126,26 @@ def train(cfg, folder):
     # the model: with new weights, with those of another run, or where an earlier call stopped
     model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(world.device)
     optimizer = Optimizer(model, cfg)
-    step, best_val_loss, segment, history, notes = start(cfg, model, optimizer, dataset)
+    step, best_val_loss, segment, history, notes = origin.start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
         if world.is_first:
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
         return best_val_loss
     if cfg.warmup_iters >= cfg.max_iters:
-        notes += (f"note: warmup_iters={cfg.warmup_iters} does not end before step {cfg.max_iters}",)
+        notes.append(f"note: warmup_iters={cfg.warmup_iters} does not end before step {cfg.max_iters}")
 
     # compile the model, and average gradients over the processes
-    torch.backends.cuda.matmul.allow_tf32 = True
-    compiled = cfg.compile if cfg.compile is not None else world.device.type == "cuda"
+    compiled = cfg.compile if cfg.compile is not None else world.compiles
     step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
 
     # open the log
-    peak, tokens, n_params = world.peak(), rows * cfg.block_size, sum(p.numel() for p in model.parameters())
-    log = RunLog.open(cfg, world, segment, step)
+    n_params = sum(p.numel() for p in model.parameters())
+    log = RunLog(cfg, world.is_first, segment, step)
     log.say([
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
+        str(optimizer),
         *notes,
     ])  # fmt: skip
 
@@ -175,8 +174,7 @@ def train(cfg, folder):
             loss_sum += loss.detach()
 
         # clip the gradient and update the weights
-        share = schedule(cfg, step)
-        optimizer.set_rates(share)
+        share = optimizer.set_rates(step)
         grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         optimizer.zero_grad()
@@ -223,29 +221,24 @@ def train(cfg, folder):
     return best_val_loss
 
 
-def eval_only(cfg, given, named):
-    """Prints the loss of the best checkpoint over the whole validation text. ValueError if the settings `given` by the
-    user do not apply to it, or if the text has changed and the user has not `named` a dataset."""
-    checkpoint = load_checkpoint(cfg.out_dir)
+def eval_only(cfg, origin):
+    """Prints the loss of the best checkpoint over the whole validation text. ValueError if settings of the command line
+    do not apply to it, or if the text has changed and the command line does not name it."""
+    world, checkpoint = World.join(cfg.device, cfg.dtype), origin.run
     dataset = data.load(cfg.dataset)
-    checkpoint.check_dataset(dataset, named)
-    settings = dataclasses.asdict(checkpoint.config) | checkpoint.settings
-    asked = {k: v for k, v in given.items() if k in settings and k not in (*CALL_FIELDS, "batch_size", "dataset")}
-    if unlike := [k for k, v in asked.items() if v != settings[k]]:
-        how = "windows and RoPE scaling are options of eval_length.py"
-        raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{unlike[0]} ({how})")
-    device = pick_device(cfg.device)
-    world = World(device, pick_dtype(cfg.dtype, device))
-    model = checkpoint.model(world.device)
-    T = model.config.block_size
-    starts = dataset.val.val_starts(T)
-    text = f"the whole validation text, {len(starts):,} windows of {T} tokens"
-    print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:", flush=True)
-    loss = evaluate(model, dataset.val, starts, cfg.batch_size, world, checkpoint.path)
+    checkpoint.check_dataset(dataset, "dataset" in origin.values)
+    for name, trained in origin.settings(TrainConfig).items():
+        if getattr(cfg, name) != trained and name not in (*CALL_FIELDS, "batch_size", "dataset"):
+            how = "windows and RoPE scaling are options of eval_length.py"
+            raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name} ({how})")
+    starts = dataset.val.val_starts(cfg.block_size)
+    loss = evaluate(checkpoint.model(world.device), dataset.val, starts, cfg.batch_size, world, checkpoint.path)
     info = dataset.meta["splits"]["val"]
     bits = loss / math.log(2) * info["tokens"] / info["bytes"]
-    print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
-    return loss
+    if world.is_first:
+        text = f"the whole validation text, {len(starts):,} windows of {cfg.block_size} tokens"
+        print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:")
+        print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
 
 
 def main(argv):
@@ -253,13 +246,14 @@ def main(argv):
     if not values.get("out_dir"):
         stem = "-".join(Path(f).stem for f in named)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
-    cfg = TrainConfig(**inherited(TrainConfig, values) | values)
-    if cfg.eval_only:
-        eval_only(cfg, values, named=any(arg.startswith("--dataset") for arg in argv))
-        return 0
-    is_first = os.environ.get("RANK", "0") == "0"  # it alone writes
-    with connection(), RunFolder(cfg.out_dir) if is_first else contextlib.nullcontext() as folder:
-        train(cfg, folder)
+    writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
+    with connection(), RunFolder(values["out_dir"]) if writes else contextlib.nullcontext() as folder:
+        origin = Origin(values)
+        cfg = TrainConfig(**origin.settings(TrainConfig) | values)
+        if cfg.eval_only:
+            eval_only(cfg, origin)
+        else:
+            train(cfg, origin, folder)
     return 0
 
 

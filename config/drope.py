@@ -6,5 +6,6 @@ out/rope and 1.29 for a model trained without positions from scratch. At this si
 
 init_from = "out/rope"
 pos_scheme = "none"
+optimizer = "muon"
 max_iters = 85
 warmup_iters = 10

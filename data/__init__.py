@@ -4,14 +4,17 @@ A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint
 (int64, where each document starts), meta.json (tokenizer, counts, sha256 of every file). data/prepare.py writes it.
 """
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from config import matches
 from data.tokenizers import tokenizer_from
-from run.files import file_hash, json_hash, read_json
+from run.files import json_hash
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
@@ -100,6 +103,23 @@ def load(name):
         docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
         splits[split] = Split(tokens, docs, tokenizer.n_vocab)
     return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
+
+
+def read_json(path, form):
+    """The content of a JSON file. ValueError unless it has the form (config.matches)."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        content = None
+    if not matches(content, form):
+        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
+    return content
+
+
+def file_hash(path):
+    """sha256 of a file."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _open(path, dtype, count, sha256):

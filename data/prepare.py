@@ -28,7 +28,7 @@ from tqdm import tqdm
 import data
 from data.texts import TEXTS, find_text
 from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
-from run.files import Lock, file_hash, making, read_json
+from run.files import Lock, making
 from run.script import script
 
 
@@ -51,7 +51,7 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
         counts = {"tokens": tokens.tell() // dtype.itemsize, "documents": docs.tell() // 8, "bytes": n_bytes}
     if not counts["documents"]:
         raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
-    return counts | {"sha256": file_hash(tokens_path), "docs_sha256": file_hash(docs_path)}
+    return counts | {"sha256": data.file_hash(tokens_path), "docs_sha256": data.file_hash(docs_path)}
 
 
 def write_dataset(folder, temporary, documents, tokenizer, source):
@@ -70,7 +70,7 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
 
 def check_same(folder, source):
     """ValueError if the dataset in `folder` was not made from `source`."""
-    held = read_json(folder / "meta.json", data.META)["source"]
+    held = data.read_json(folder / "meta.json", data.META)["source"]
     keys = sorted((source.keys() | held.keys()) - {"sha256"})
     if unlike := ", ".join(f"{key}={held.get(key)!r}" for key in keys if held.get(key) != source.get(key)):
         raise ValueError(f"{folder} holds another dataset ({unlike}): choose another --name, or --overwrite")

@@ -1,7 +1,9 @@
-"""Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
+"""Checkpoints: what is known about a trained model, its file, its run's folder, and what may be changed when it is
+used."""
 
 import hashlib
 import json
+import math
 import zipfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -87,10 +89,9 @@ class Checkpoint:
         for name, t in (self.weights | moments).items():
             if not t.isfinite().all():
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
-        with files.replacing(folder / ("best.pt" if is_best else "latest.pt")) as f:
-            torch.save(content, f)
-        if is_best:
-            files.link(folder / "best.pt", folder / "latest.pt")
+        for name in ("best.pt", "latest.pt") if is_best else ("latest.pt",):
+            with files.replacing(folder / name) as f:
+                torch.save(content, f)
 
     def model(self, device):
         """The model, in evaluation mode. On a CPU it shares its memory with the checkpoint."""
@@ -125,7 +126,7 @@ class Checkpoint:
         """ValueError unless the model has the dataset's tokenizer and was trained on its text; a user who `named` the
         dataset may choose another text."""
         self.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-        if not named and dataset.hash != self.dataset_hash:
+        if not named and self.dataset_hash not in (None, dataset.hash):
             changed = f"dataset {dataset.name!r} is no longer the text that {self.path} was trained on"
             raise ValueError(f"{changed}; to use it anyway, name it: --dataset={dataset.name}")
 
@@ -171,7 +172,9 @@ def load_checkpoint(path, which="best"):
     elif path.is_file():
         known, folder = None, path.parent
     else:
-        raise ValueError(f"there is no checkpoint {path}: train one with  python train.py config/rope.py")
+        allowed = "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
+        how = f"give {allowed}, or train a run with  python train.py config/rope.py"
+        raise ValueError(f"there is no checkpoint {path if name else repr(name)}: {how}")
     try:
         known = known or from_file(path)
         config = GPTConfig(**checked(GPTConfig, known["config"], path))
@@ -181,6 +184,38 @@ def load_checkpoint(path, which="best"):
     except Exception as error:  # whatever a damaged or hostile file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
     return Checkpoint(**known, path=str(path), folder=folder)
+
+
+class RunFolder(files.Lock):
+    """The folder of a run, locked by the process that trains. A full disk or a missing folder does not end training;
+    `unsaved` then says why the last save failed."""
+
+    unsaved = None
+
+    def __init__(self, out_dir):
+        super().__init__(Path(out_dir), partial=("*.pt", "*.jsonl", "*.png"))
+
+    def save(self, checkpoint, val_loss, log):
+        """Saves a checkpoint with this validation loss, also as best.pt if no earlier loss was lower. Returns the best
+        loss that is saved."""
+        best, before = self.folder / "best.pt", checkpoint.best_val_loss
+        is_best = val_loss < before or (val_loss < math.inf and not best.exists())
+        after = val_loss if is_best else before
+        try:
+            self.keep()
+            replace(checkpoint, best_val_loss=after).save(self.folder, is_best)
+            self.unsaved = None
+        except OSError as error:
+            self.unsaved = f"step {checkpoint.step} could not be saved in {self.folder}: {error.strerror or error}"
+            log.say([f"{self.unsaved}. The last checkpoint is kept; training continues and will try again"])
+            after = load_checkpoint(best).best_val_loss if best.is_file() else before  # best.pt may have been replaced
+        return after
+
+    def check_saved(self):
+        """ValueError if the last save failed."""
+        if self.unsaved:
+            how = f"Free some space and resume: python train.py --resume --out_dir={self.folder}"
+            raise ValueError(f"{self.unsaved}. {how}")
 
 
 def from_file(path):

@@ -1,13 +1,21 @@
-"""The device and precision that a command computes with, and their peak speed."""
+"""What a command computes with: its device, its precision, and the processes that train together."""
 
 import contextlib
+import importlib.util
 import math
+import os
+import re
 import time
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 DType = Literal["auto", "float32", "bfloat16"]
+PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
 
 
 def pick_device(name):
@@ -35,13 +43,107 @@ def autocast(device, dtype):
     return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
 
 
-def matmul_peak(device, dtype):
-    """FLOP/s of a large matrix product, which MFU is relative to: a practical limit that exists on any machine."""
-    n = 8192 if device.type == "cuda" else 1024
-    a = torch.randn(n, n, device=device, dtype=dtype)
-    best = math.inf
-    for _ in range(10):
-        begin = time.perf_counter()
-        (a @ a)[0, 0].item()  # waits for the device
-        best = min(best, time.perf_counter() - begin)
-    return 2 * n**3 / best
+@dataclass(frozen=True)
+class World:
+    """This process: its device, its dtype, and its rank among the processes of a run, one or torchrun's."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rank: int
+    size: int
+
+    @classmethod
+    def join(cls, device_name, dtype_name):
+        """The world that torchrun describes in the environment, or this process alone."""
+        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        if not 0 <= rank < size:
+            raise ValueError(f"the environment has RANK={rank}, WORLD_SIZE={size}: start with torchrun, or unset both")
+        if device_name in ("auto", "cuda") and torch.cuda.is_available():
+            device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
+        device = pick_device(device_name)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            torch.backends.cuda.matmul.allow_tf32 = True
+        if size > 1:
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        return cls(device, pick_dtype(dtype_name, device), rank, size)
+
+    @property
+    def is_first(self):
+        return self.rank == 0
+
+    @property
+    def compiles(self):
+        """Whether models are compiled by default: on a CUDA device, where torch has Triton (not on Windows)."""
+        return self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+    def barrier(self):
+        """Waits for all processes."""
+        if self.size > 1:
+            dist.barrier()
+
+    def first_goes_first(self, action):
+        """action() in all processes. The first one goes first: it may write what the others then read."""
+        result = action() if self.is_first else None
+        self.barrier()
+        return result if self.is_first else action()
+
+    def sum(self, value):
+        """The sum of a number over all processes."""
+        if self.size == 1:
+            return value
+        total = torch.tensor(float(value), device=self.device)
+        dist.all_reduce(total)
+        return total.item()
+
+    def share_rows(self, batch_size, micro_steps):
+        """The number of rows in a step, and this process's rows as one range per micro-step. ValueError if they cannot
+        be divided equally."""
+        rows, mine = batch_size * micro_steps, -(-micro_steps // self.size)
+        each, odd = divmod(rows, self.size * mine)
+        if odd:
+            parts = f"{self.size} processes × {mine} micro-steps"
+            raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {parts}")
+        first = self.rank * mine * each
+        return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
+
+    def peak(self):
+        """FLOP/s of large matrix products in all processes together, which MFU is relative to: a practical limit that
+        exists on any machine."""
+        n = 8192 if self.device.type == "cuda" else 1024
+        a = torch.randn(n, n, device=self.device, dtype=self.dtype)
+        best = math.inf
+        for _ in range(10):
+            begin = time.perf_counter()
+            (a @ a)[0, 0].item()  # waits for the device
+            best = min(best, time.perf_counter() - begin)
+        return self.size * 2 * n**3 / best
+
+    def exchange(self, model, last):
+        """A context for a micro-step: only the last one of a step exchanges gradients."""
+        return contextlib.nullcontext() if self.size == 1 or last else model.no_sync()
+
+    def wrap(self, model):
+        """Makes the model average its gradients over the processes."""
+        return DistributedDataParallel(model) if self.size > 1 else model
+
+    def place(self, tensors):
+        """Copies the tensors to this process's device."""
+        if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
+            return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
+        return [t.to(self.device) for t in tensors]
+
+
+@contextlib.contextmanager
+def connection():
+    """Closes the connection between the processes when the block ends: by then, the threads of DDP must have ended.
+    ConnectionError if another process did not answer."""
+    try:
+        yield
+    except RuntimeError as error:  # gloo and nccl have no exception type for it
+        if not dist.is_initialized() or not re.search("timed out|timeout|connection|peer", str(error), re.I):
+            raise
+        raise ConnectionError(f"another process of this run has ended or hangs ({str(error)[:80]}…)") from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,14 +1,13 @@
 """Files that are either complete or absent, and folders that one process at a time writes into."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 
 from filelock import FileLock, Timeout
-
-from config import matches
 
 
 def temporary(path):
@@ -17,12 +16,23 @@ def temporary(path):
 
 
 @contextlib.contextmanager
+def naming(path):
+    """Names the file or folder that a full disk left incomplete: the system's error does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextlib.contextmanager
 def replacing(path):
     """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(temporary(path), "wb") as f:
+        with naming(path), open(temporary(path), "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
@@ -37,18 +47,6 @@ def write(path, content):
         f.write(content.encode() if isinstance(content, str) else content)
 
 
-def link(path, other):
-    """Makes `other` a second name of the file `path`, or a copy if the file system has no hard links."""
-    try:
-        try:
-            os.link(path, temporary(other))
-        except OSError:
-            shutil.copyfile(path, temporary(other))
-        os.replace(temporary(other), other)
-    finally:
-        temporary(other).unlink(missing_ok=True)  # writing into it later would change `path`
-
-
 @contextlib.contextmanager
 def making(path):
     """A new empty folder, to be renamed to `path` or emptied by the caller; deleted at the end of the block."""
@@ -56,46 +54,46 @@ def making(path):
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     folder.mkdir(parents=True)
     try:
-        yield folder
+        with naming(path):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class Lock:
-    """Holds a folder until the block or the process ends. ValueError while another process holds it; with `wait`, waits
-    for that process instead. `partial` are the patterns of files that a killed holder of this lock may have left
-    half-written; they are deleted. Different `name`s lock a folder for different purposes."""
+    """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
+    process holds it; with `wait`, waits for that process instead. `partial` are the patterns of files that a killed
+    holder of this lock may have left half-written; they are deleted. Different `name`s lock a folder for different
+    purposes."""
 
     def __init__(self, folder, name=".lock", partial=(), wait=False):
         self.folder, self.path, self.partial, self.wait = folder, folder / name, partial, wait
-        if folder.is_file():
-            raise ValueError(f"{folder} is a file, not a folder")
         self.acquire()
 
     def acquire(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.held = FileLock(self.path)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.held.acquire(timeout=0)
         except Timeout:
             if not self.wait:
                 who = f"another process is writing into {self.folder}"
-                raise ValueError(f"{who}: wait until it ends, or stop it") from None
+                raise OSError(f"{who}: wait until it ends, or stop it") from None
             print(f"waiting: another process is writing into {self.folder}", flush=True)
             self.held.acquire()
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            why = getattr(error, "strerror", None) or error
+            raise OSError(f"{str(self.folder)!r} cannot be used as a folder: {why}") from None
         self.inode = os.stat(self.path)
         for pattern in self.partial:
             for path in self.folder.glob(f".{pattern}.tmp"):
                 path.unlink()
 
     def keep(self):
-        """Acquires the lock again if the folder was renamed or deleted. OSError while another process holds it."""
-        if not self.path.exists() or not os.path.samestat(os.stat(self.path), self.inode):
+        """Acquires the lock again if the folder was renamed or deleted: another run may have started in its place."""
+        if not (self.path.exists() and os.path.samestat(os.stat(self.path), self.inode)):
             self.held.release()
-            try:
-                self.acquire()
-            except ValueError as error:
-                raise OSError(str(error)) from None
+            self.acquire()
 
     def __enter__(self):
         return self
@@ -108,23 +106,6 @@ class Lock:
             self.folder.rmdir()  # succeeds only if it is empty
 
 
-def file_hash(path):
-    """sha256 of a file."""
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
 def json_hash(value):
     """sha256 of plain types."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def read_json(path, form):
-    """The content of a JSON file. ValueError unless it has the form (config.matches)."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
-    if not matches(content, form):
-        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
-    return content

@@ -18,7 +18,7 @@ class Optimizer:
 
     def __init__(self, model, cfg):
         params = dict(model.named_parameters())
-        self.names = {p: name for name, p in params.items()}
+        self.cfg, self.names = cfg, {p: name for name, p in params.items()}
         own = tuple(f"pos.{name}." for name in model.pos.matrices)
         matrices = [k for k, p in params.items() if p.dim() == 2 and (".h." in k or k.startswith(own))]
         muon = [params.pop(k) for k in matrices] if cfg.optimizer == "muon" else []
@@ -36,10 +36,16 @@ class Optimizer:
     def groups(self):
         return [group for part in self.parts.values() for group in part.param_groups]
 
-    def set_rates(self, share):
-        """Sets the learning rates to this share of their peaks."""
+    def __str__(self):
+        rates = {name: part.param_groups[0]["initial_lr"] for name, part in self.parts.items()}
+        return "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+
+    def set_rates(self, step):
+        """Sets the learning rates of a step. Returns their share of the peaks."""
+        share = schedule(self.cfg, step)
         for group in self.groups():
             group["lr"] = share * group["initial_lr"]
+        return share
 
     def step(self):
         for part in self.parts.values():

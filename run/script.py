@@ -19,7 +19,7 @@ def script(main):
     except (ValueError, OSError) as error:
         echo = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0"  # the first one reports it
         if isinstance(error, OSError) or not echo:
-            print(f"error: {error}", file=sys.stderr)
+            print("error:", re.sub(r"^\[\w+ \w+\] ", "", str(error)), file=sys.stderr)  # without [Errno 2]
         sys.exit(2)
     except (MemoryError, OverflowError, RuntimeError) as error:  # torch has no exception type for it
         if isinstance(error, RuntimeError) and not re.search("(allocate|out of) memory|overflow", str(error)):

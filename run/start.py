@@ -11,60 +11,97 @@ from run.checkpoint import CALL_FIELDS, load_checkpoint
 FIXED = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # a resumed run cannot change these
 
 
-def start(cfg, model, optimizer, dataset):
-    """Loads what the run starts from into the model and the optimizer. Returns its step, best validation loss, segment
-    and history, as in a Checkpoint, and lines for the log. ValueError if it does not fit."""
-    checkpoint, changed = open_folder(cfg, dataset)
-    if checkpoint is None:
-        if not cfg.init_from:
-            return 0, math.inf, 0, [], ()
-        source, lines = initialise_from(cfg.init_from, model, dataset)
-        return 0, math.inf, 0, [[0, {"init_from": source.hash}]], lines  # its path may hold other weights later
-    model.load_state_dict(checkpoint.weights)
-    if checkpoint.step < cfg.max_iters:
-        try:
-            optimizer.load_state_dict(checkpoint.optimizer)
-        except Exception:  # whatever a damaged or hostile file provokes
-            raise ValueError(f"{checkpoint.path} cannot be resumed: its optimizer state does not fit") from None
-    history = checkpoint.history + ([[checkpoint.step, changed]] if changed else [])
-    now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
-    note = f"resumed after step {checkpoint.step}{now}"
-    return checkpoint.step, checkpoint.best_val_loss, checkpoint.segment + 1, history, (note,)
+class Origin:
+    """What a call starts from: the Checkpoint `run` in its out_dir, which is then resumed or evaluated, or `source`,
+    that of --init_from. Either may be None."""
+
+    def __init__(self, values):
+        """Loads them for the `values` of a command line. ValueError if they are missing or in each other's way."""
+        self.values, self.folder, self.run, self.source = values, Path(values["out_dir"]), None, None
+        held = [name for name in ("latest.pt", "best.pt", "ckpt.pt", "config.json") if (self.folder / name).exists()]
+        has_run = "latest.pt" in held or "best.pt" in held
+        if values.get("eval_only"):
+            self.run = load_checkpoint(self.folder)
+        elif has_run and (values.get("resume") or not values.get("overwrite")):
+            self.run = load_checkpoint(self.folder, "latest")
+        elif values.get("resume"):
+            raise ValueError(f"there is no run to resume in {self.folder}")
+        elif held and not has_run:
+            ways = f"choose another --out_dir (to start from these weights: --init_from={self.folder})"
+            raise ValueError(f"{self.folder} holds {held[0]}, which the checkpoints of a run would hide: {ways}")
+        if values.get("init_from"):
+            self.source = load_checkpoint(values["init_from"])
+            if self.source.folder.resolve() == self.folder.resolve():
+                raise ValueError(f"{self.source.path} lies in --out_dir={self.folder}: choose another --out_dir")
+
+    def settings(self, cls):
+        """The settings (fields of cls) that the call takes from there unless its own values set them. --resume and
+        --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope
+        scheme was trained at, if the new run scales it. It trains with AdamW: Muon's rate is another setting, and its
+        default soon spoils trained weights."""
+        values, named = self.values, self.values.get("dataset")
+        if values.get("resume") or values.get("eval_only"):
+            saved = dataclasses.asdict(self.run.config) | self.run.settings | {"dataset": self.run.dataset_name(named)}
+            saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
+            return config.checked(cls, saved, self.run.path)
+        if not self.source:
+            return {}
+        args = dataclasses.asdict(self.source.config)
+        args |= {"dataset": self.source.dataset_name(named), "optimizer": "adamw"}
+        reads = find_scheme(args["pos_scheme"]).reads
+        if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
+            return {k: v for k, v in args.items() if k not in (*reads, "pos_options")}
+        if values.get("rope_scaling", args["rope_scaling"]) == "none":
+            args["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
+        elif "rope_block_size" in reads:
+            args["rope_block_size"] = args["rope_block_size"] or args["block_size"]
+        return args
+
+    def start(self, cfg, model, optimizer, dataset):
+        """Loads it into the model and the optimizer. Returns the step, best validation loss, segment and history, as in
+        a Checkpoint, and lines for the log. ValueError if it does not fit."""
+        run, source = self.run, self.source
+        self.run = self.source = None  # training needs their memory
+        if run:
+            changed = changed_settings(run, cfg, dataset)
+            model.load_state_dict(run.weights)
+            if run.step < cfg.max_iters:
+                try:
+                    optimizer.load_state_dict(run.optimizer)
+                except Exception:  # whatever a damaged or hostile file provokes
+                    raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
+            history = run.history + ([[run.step, changed]] if changed else [])
+            now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
+            return run.step, run.best_val_loss, run.segment + 1, history, [f"resumed after step {run.step}{now}"]
+        if source:
+            history = [[0, {"init_from": source.hash}]]  # its path may hold other weights later
+            return 0, math.inf, 0, history, initialise(model, source, dataset)
+        return 0, math.inf, 0, [], []
 
 
-def open_folder(cfg, dataset):
-    """The Checkpoint to resume, or None for a new run, and the settings that the resume changes, {name: new value}.
-    ValueError if out_dir holds another run."""
-    folder, source = Path(cfg.out_dir), Path(cfg.init_from).resolve()
-    if cfg.init_from and folder.resolve() in (source, source.parent):
-        raise ValueError(f"--init_from={cfg.init_from} lies in --out_dir={folder}: choose another --out_dir")
-    if cfg.overwrite or not any((folder / name).exists() for name in ("latest.pt", "best.pt")):
-        if cfg.resume:
-            raise ValueError(f"there is no run to resume in {folder}")
-        return None, {}
-    checkpoint = load_checkpoint(folder, "latest")
-    old, new = checkpoint.settings, dataclasses.asdict(cfg)
+def changed_settings(run, cfg, dataset):
+    """The settings that resuming a run changes, {name: new value}. ValueError if it is another run."""
+    old, new = run.settings, dataclasses.asdict(cfg)
     changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
-    if checkpoint.dataset_hash != dataset.hash and "dataset" not in changed:
+    if run.dataset_hash != dataset.hash and "dataset" not in changed:
         changed.append("the prepared text")
-    fixed = [k for k in changed if k in vars(checkpoint.config) or k in FIXED]
+    fixed = ", ".join(k for k in changed if k in vars(run.config) or k in FIXED)
     if cfg.resume and fixed:
-        raise ValueError(f"{folder} cannot be resumed after a change of {', '.join(fixed)}: choose another --out_dir")
+        raise ValueError(f"{run.folder} cannot be resumed after a change of {fixed}: choose another --out_dir")
     if changed and not cfg.resume:
         what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
         ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
-        raise ValueError(f"{folder} holds another run ({what}): choose another --out_dir, or {ways}")
-    return checkpoint, {k: new[k] for k in changed}
+        raise ValueError(f"{run.folder} holds another run ({what}): choose another --out_dir, or {ways}")
+    return {k: new[k] for k in changed}
 
 
-def initialise_from(path, model, dataset):
-    """Copies another run's weights into the model: the whole backbone, the scheme's parameters that both runs have, and
-    the overlapping rows of the scheme's resized tables. Returns its Checkpoint and lines for the log."""
-    checkpoint = load_checkpoint(path)
-    checkpoint.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-    source, lines = dict(checkpoint.weights), [f"initialised from {checkpoint.path}, step {checkpoint.step}"]
+def initialise(model, source, dataset):
+    """Copies a Checkpoint's weights into the model: the whole backbone, the scheme's parameters that both have, and the
+    overlapping rows of the scheme's resized tables. Returns lines for the log."""
+    source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
+    weights, lines = dict(source.weights), [f"initialised from {source.path}, step {source.step}"]
     for name, own in model.state_dict().items():
-        other, is_schemes = source.pop(name, None), name.startswith("pos.")
+        other, is_schemes = weights.pop(name, None), name.startswith("pos.")
         if other is not None and other.shape == own.shape:
             own.copy_(other)
         elif other is None and is_schemes:
@@ -75,34 +112,11 @@ def initialise_from(path, model, dataset):
             lines.append(f"{name} keeps its first {n} rows, {len(own) - n} start untrained")
         else:
             shapes = f"{tuple(own.shape)} here, {None if other is None else tuple(other.shape)} there"
-            raise ValueError(f"init_from={path} has another size ({name}: {shapes})")
-    if checkpoint.config.pos_scheme == model.config.pos_scheme:
-        model.pos.start_from(checkpoint.config)
-    for name in source:
+            raise ValueError(f"{source.path} has another size ({name}: {shapes})")
+    if source.config.pos_scheme == model.config.pos_scheme:
+        model.pos.start_from(source.config)
+    for name in weights:
         if not name.startswith("pos."):
-            raise ValueError(f"init_from={path} has weights that this model does not have, such as {name}")
+            raise ValueError(f"{source.path} has weights that this model does not have, such as {name}")
         lines.append(f"{name} is not loaded")
-    return checkpoint, tuple(lines)
-
-
-def inherited(cls, values):
-    """The settings (fields of cls) that a call takes from an earlier run unless its own `values` set them. --resume and
-    --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope scheme
-    was trained at, if the new run scales it."""
-    if values.get("resume") or values.get("eval_only"):
-        checkpoint = load_checkpoint(values["out_dir"], "latest")
-        saved = checkpoint.settings | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
-        saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
-        return config.checked(cls, saved, checkpoint.path)
-    if not values.get("init_from"):
-        return {}
-    checkpoint = load_checkpoint(values["init_from"])
-    args = dataclasses.asdict(checkpoint.config) | {"dataset": checkpoint.dataset_name(values.get("dataset"))}
-    reads = find_scheme(args["pos_scheme"]).reads
-    if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
-        return {k: v for k, v in args.items() if k not in (*reads, "pos_options")}
-    if values.get("rope_scaling", args["rope_scaling"]) == "none":
-        args["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
-    elif "rope_block_size" in reads:
-        args["rope_block_size"] = args["rope_block_size"] or args["block_size"]
-    return args
+    return lines

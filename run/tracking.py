@@ -29,45 +29,37 @@ def read_metrics(folder):
 
 class RunLog:
     """Reports a training run to metrics.jsonl, to the screen and, through a process that follows metrics.jsonl, to
-    wandb. Without a folder it reports nothing: only a run's first process has one. A failure never ends the run."""
+    wandb. Only a run's first process reports. A failure never ends the run."""
 
-    def __init__(self, folder=None, after_step=0, wandb=None):
-        """Drops the rows of metrics.jsonl after `after_step`, which a resumed run writes again. wandb: the options of
-        start_wandb, or None."""
-        self.folder, self.process, self.incomplete_line = folder, None, False
-        if folder:
-            kept = "".join(json.dumps(row) + "\n" for row in read_metrics(folder) if row["step"] <= after_step)
-            files.write(folder / "metrics.jsonl", kept)
-            if wandb:
-                self.process = start_wandb(path=str(folder / "metrics.jsonl"), offset=len(kept), **wandb)
-
-    @classmethod
-    def open(cls, cfg, world, segment, step):
-        """The log of a run that starts after `step`. A new run clears away what an earlier one left in its folder."""
-        if not world.is_first:
-            return cls()
-        folder = Path(cfg.out_dir)
-        id = f"{folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # wandb ids are never reused
+    def __init__(self, cfg, is_first, segment, step):
+        """The log of a run that starts after `step`. A new run (segment 0) clears away what an earlier one left in its
+        folder; a resumed one drops the later rows of metrics.jsonl, which it writes again."""
+        self.folder, self.process = Path(cfg.out_dir) if is_first else None, None
+        if not is_first:
+            return
+        id = f"{self.folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # wandb ids are never reused
         wandb = wandb_options(
             cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name, id, "train",
             dataclasses.asdict(cfg), {"train": "step", "val": "step"},
         )  # fmt: skip
+        metrics = self.folder / "metrics.jsonl"
         if segment == 0 and cfg.overwrite:
             for name in ("latest.pt", "best.pt", "metrics.jsonl", "loss.png"):
-                (folder / name).unlink(missing_ok=True)
-        elif segment == 0 and (folder / "metrics.jsonl").is_file():  # of a run that ended before its first checkpoint
-            (folder / "metrics.jsonl").replace(folder / f"metrics-{stamp()}.jsonl")
-        return cls(folder, step, wandb)
+                (self.folder / name).unlink(missing_ok=True)
+        elif segment == 0 and metrics.is_file():  # of a run that ended before its first checkpoint
+            metrics.replace(self.folder / f"metrics-{stamp()}.jsonl")
+        kept = "".join(json.dumps(row) + "\n" for row in read_metrics(self.folder) if row["step"] <= step)
+        files.write(metrics, kept)
+        if wandb:
+            self.process = start_wandb(path=str(metrics), offset=len(kept), **wandb)
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
         if self.folder:
             try:
                 with open(self.folder / "metrics.jsonl", "a") as f:
-                    f.write("\n" * self.incomplete_line + json.dumps({"step": step} | row) + "\n")
-                self.incomplete_line = False
+                    f.write(json.dumps({"step": step} | row) + "\n")
             except OSError as error:
-                self.incomplete_line = True
                 text += f"\ncannot write {self.folder}/metrics.jsonl: {error.strerror}"
             self.say([text])
 

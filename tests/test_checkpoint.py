@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import data
 import sample
 import train
 from data.tokenizers import CharTokenizer
@@ -47,6 +48,7 @@ def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
         here = dict(path=str(tmp_path / name), folder=tmp_path, weights={})
         assert replace(loaded, **here) == replace(saved, **here)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
+    assert not (tmp_path / "best.pt").samefile(tmp_path / "latest.pt")  # damage to one leaves the other
     replace(saved, step=8).save(tmp_path, is_best=False)
     assert (load_checkpoint(tmp_path, "best").step, load_checkpoint(tmp_path, "latest").step) == (7, 8)
 
@@ -148,6 +150,10 @@ def test_a_model_without_a_tokenizer_takes_one_with_few_enough_ids(trained):
         unknown.check_tokenizer(CharTokenizer("".join(map(chr, range(26)))), "this text")
     with pytest.raises(ValueError, match="best.pt carries no tokenizer: add --tokenizer=gpt2, or data:NAME"):
         unknown.own_tokenizer_spec()
+
+
+def test_a_model_whose_text_is_unknown_takes_any_text(trained, dataset):
+    replace(load_checkpoint(trained("rope")), dataset_hash=None).check_dataset(data.load(dataset), named=False)
 
 
 def test_a_compressed_archive_is_refused(trained, tmp_path):

@@ -18,7 +18,6 @@ from data import texts
 from data.prepare import main
 from data.texts import Document, by_name, split_texts
 from data.tokenizers import GPT2_PATTERN, CharTokenizer, named_tokenizer, tokenizer_from
-from run.files import file_hash
 
 
 def prepare(tmp_path, *args, name="set"):
@@ -221,7 +220,7 @@ def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=other):
             prepare(tmp_path, "shakespeare_char", *where)
     assert not (tmp_path / "set").exists()
-    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", file_hash(source))
+    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", data.file_hash(source))
     assert len(prepare(tmp_path, "shakespeare_char").val.tokens) == 60
 
 

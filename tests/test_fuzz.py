@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import data
-import train
 from data.tokenizers import tokenizer_from
 from run.checkpoint import load_checkpoint
+from run.start import Origin
+from train import TrainConfig
 
 ODD = [
     None, True, -1, 0, 3, 1.5, 2**40, 10**30, float("nan"), float("inf"), "", "x", "O", "../..", [], [1], ["a"], {},
@@ -53,7 +54,7 @@ def test_checkpoints(trained, tmp_path):
         loaded = load_checkpoint(path)
         loaded.model(torch.device("cpu"))
         tokenizer_from(loaded.own_tokenizer_spec())
-        train.inherited(train.TrainConfig, {"resume": True, "out_dir": str(path.parent)})
+        Origin({"resume": True, "out_dir": path.parent}).settings(TrainConfig)
 
     refused = [
         refused_or_right(holder, key, new, lambda: torch.save(whole, path), use)

@@ -47,8 +47,11 @@ MISTAKES = [
     (train.main, "--block_size=5000", "the validation text has 2,345 tokens, too few for block_size=5000"),
     (train.main, "--init_from={rope}/best.pt --out_dir={rope} --overwrite", "lies in --out_dir={rope}: choose another"),
     (train.main, "--batch_size=1000000", "a step of 1,000,000 windows is too large: lower --batch_size"),
-    (train.main, "--init_from=out/no_such", "there is no checkpoint out/no_such"),
-    (train.main, "--resume", "there is no checkpoint {out}"),
+    (train.main, "--init_from=tiny", "there is no checkpoint tiny: give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"),
+    (train.main, "--out_dir={rope}/best.pt", "'{rope}/best.pt' cannot be used as a folder: File exists"),
+    (train.main, "--out_dir={rope}/best.pt/r", "'{rope}/best.pt/r' cannot be used as a folder: Not a directory"),
+    (train.main, "--out_dir=a\0b", "'a\\x00b' cannot be used as a folder: embedded null byte"),
+    (train.main, "--resume", "there is no run to resume in {out}"),
     (train.main, "--eval_only", "there is no checkpoint {out}"),
     (train.main, "--resume --overwrite --out_dir={rope}", "--resume and --overwrite exclude each other"),
     # other settings
@@ -67,6 +70,7 @@ MISTAKES = [
     (train.main, "RANK=0 WORLD_SIZE=2", "environment variable MASTER_ADDR expected, but not set"),
     # samples
     (sample.main, "--start=", "the prompt is empty"),
+    (sample.main, "--out_dir=", "there is no checkpoint '': give a run's folder"),
     (sample.main, "--start=FILE:no_such", "No such file or directory: 'no_such'"),
     (sample.main, "--start=FILE:/", "Is a directory: '/'"),
     (sample.main, "--start=é", "the tokenizer lacks 'é'"),

@@ -18,7 +18,8 @@ from conftest import ROOT
 
 import train
 from run.checkpoint import load_checkpoint
-from run.files import Lock
+from run.files import Lock, making, write
+from run.script import Stop
 from run.tracking import RunLog, read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
@@ -107,6 +108,15 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
     assert names(folder) == FILES
 
 
+def test_an_error_names_the_file_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/x'"):
+        write(tmp_path / "x", "text")
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/folder'"), making(tmp_path / "folder"):
+        os.fsync(0)
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(signum, tiny, tmp_path):
     with training(*TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000") as process:
@@ -120,6 +130,14 @@ def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(sign
     stopped = load_checkpoint(tmp_path / "r", "latest").step
     assert stopped >= 3
     assert [row["step"] for row in read_metrics(tmp_path / "r")] == [*range(0, stopped + 1, 3)]
+
+
+def test_a_system_without_sighup_is_stopped_by_its_other_signals(monkeypatch):
+    monkeypatch.delattr(signal, "SIGHUP")  # as on Windows
+    stop = Stop()
+    signal.raise_signal(signal.SIGTERM)
+    stop.restore()
+    assert stop.signum == signal.SIGTERM
 
 
 def test_nohup_keeps_a_run_alive(tiny, tmp_path):
@@ -222,7 +240,7 @@ def test_a_renamed_folder_is_created_and_locked_again(tiny, whole, tmp_path, mon
 
 
 def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped(tmp_path, monkeypatch, capsys):
-    log, opened = RunLog(tmp_path), open
+    log, opened = RunLog(train.TrainConfig(out_dir=str(tmp_path)), True, 0, 0), open
 
     def failing(path, *given, **more):
         with opened(path, *given, **more) as f:
@@ -233,17 +251,18 @@ def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped
     log(1, {"loss": 1}, "step 1")
     monkeypatch.undo()
     assert capsys.readouterr().out == f"step 1\ncannot write {tmp_path}/metrics.jsonl: No space left on device\n"
-    log(2, {"loss": 2}, "step 2")
+    log(2, {"loss": 2}, "step 2")  # is appended to the incomplete row
+    log(3, {"loss": 3}, "step 3")
     with open(tmp_path / "metrics.jsonl", "ab") as f:
-        f.write(b"\n".join([b"7", b'{"step": "x"}', b'{"loss": 2}', b"\xff\xfe", b"[" * 10_000, b'{"step": 3, "lo']))
-    assert read_metrics(tmp_path) == [{"step": 2, "loss": 2}]
+        f.write(b"\n".join([b"7", b'{"step": "x"}', b'{"loss": 2}', b"\xff\xfe", b"[" * 10_000, b'{"step": 4, "lo']))
+    assert read_metrics(tmp_path) == [{"step": 3, "loss": 3}]
 
 
 @pytest.mark.slow
 def test_a_process_that_hangs_ends_the_other_with_one_line(tiny, tmp_path):
     (tmp_path / "impatient.py").write_text(
-        "from datetime import timedelta\nimport train, run.script, run.world\n"
-        "run.world.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
+        "from datetime import timedelta\nimport train, run.script, run.device\n"
+        "run.device.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     flags = [*tiny, "--max_iters=1000000", f"--out_dir={tmp_path}/r", "--gradient_accumulation_steps=2"]

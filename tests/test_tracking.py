@@ -142,10 +142,10 @@ def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
 
 def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
     code = """if True:
-        import os, time
-        from pathlib import Path
-        from run.tracking import RunLog, wandb_options
-        log = RunLog(Path("r"), 0, wandb_options("offline", "p", "g", "id", "train", {}, {"train": "step"}))
+        import os
+        from run.tracking import RunLog
+        from train import TrainConfig
+        log = RunLog(TrainConfig(out_dir="id", wandb_mode="offline"), True, 0, 0)
         log(7, {"train/loss": 1.5}, str(log.process.pid))
         os.kill(os.getpid(), 9)"""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")} | {"PYTHONPATH": str(ROOT)}
@@ -153,7 +153,7 @@ def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
     assert done.returncode == -9
     for _ in range(200):
         time.sleep(0.1)
-        logs = list(tmp_path.glob("wandb/offline-run-*-id/*.wandb"))
+        logs = list(tmp_path.glob("wandb/offline-run-*-id-*/*.wandb"))
         if logs and not is_alive(done.stdout.split()[0]):
             break
     command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", *logs]

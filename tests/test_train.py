@@ -16,6 +16,7 @@ import data
 from data.prepare import main as prepare
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, load_checkpoint
+from run.device import World
 from run.optimizer import Optimizer, schedule
 from run.tracking import read_metrics
 from train import TrainConfig, main
@@ -161,6 +162,15 @@ def test_a_run_resumes_after_half_a_line_of_metrics_but_not_with_another_alphabe
     assert load(folder).history == [[6, {"max_iters": 9}], [9, {"max_iters": 10}]]
 
 
+def test_a_call_reads_its_checkpoint_once(trained, tmp_path, monkeypatch):
+    run, read, original = shutil.copytree(trained("rope"), tmp_path / "r"), [], torch.load
+    monkeypatch.setattr(torch, "load", lambda path, **more: read.append(path.name) or original(path, **more))
+    main(["--resume", f"--out_dir={run}", *ONCE, "--max_iters=5"])
+    main([f"--init_from={run}", f"--out_dir={tmp_path}/new", *ONCE])
+    main(["--eval_only", f"--out_dir={run}"])
+    assert read == ["latest.pt", "best.pt", "best.pt"]
+
+
 def test_eval_only_prints_the_mean_over_the_whole_validation_text(trained, capsys, dataset):
     folder = trained("learnable")
     main(["--eval_only", f"--out_dir={folder}"])
@@ -243,8 +253,13 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     below_min_lr = TrainConfig(learning_rate=3e-5, min_lr=1e-4, warmup_iters=2, max_iters=10)  # never rises
     assert max(schedule(below_min_lr, step) for step in range(11)) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
-    optimizer.set_rates(0.5)
-    assert [group["lr"] for group in optimizer.groups()] == [1.0, 1.0, 0.05]
+    assert optimizer.set_rates(55) == pytest.approx(0.55)
+    assert [group["lr"] for group in optimizer.groups()] == pytest.approx([1.1, 1.1, 0.055])
+
+
+def test_a_gpu_without_triton_trains_uncompiled(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as on Windows
+    assert not World(torch.device("cuda"), torch.float32, rank=0, size=1).compiles
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -283,6 +298,14 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert load(tmp_path / "r").experiment != load(trained("rope")).experiment
     if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
+
+
+def test_a_small_learning_rate_does_not_damage_trained_weights(trained, tmp_path, capsys):
+    flags = ["--max_iters=10", "--warmup_iters=2", "--learning_rate=3e-5", "--device=cpu", f"--out_dir={tmp_path}/r"]
+    main([f"--init_from={trained('learnable', max_iters=100)}", *flags])
+    assert "\npeak learning rate: adamw 3e-05\n" in capsys.readouterr().out
+    before, after = metrics(tmp_path / "r", "val/loss")
+    assert after <= before
 
 
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
