@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import recall
+from data import HASHED_BELOW, recall
+from run.files import file_hash, json_hash
 
-PIECE = 1 << 20  # characters read at a time
+PIECE = 1 << 17  # characters read at a time; tokenizers fail at a million of white space in one piece
 # The kinds of local files with one document per row -> their names in load_dataset.
 ROWS = {".parquet": "parquet", ".jsonl": "json"}
 SYMPY = "1.14.0"
@@ -85,6 +86,24 @@ def split_texts(texts):
             taken += sizes[name]
     documents = [Document(name, text) for name, text in texts.items()]
     return {"train": [d for d in documents if d.name not in val], "val": [d for d in documents if d.name in val]}
+
+
+class Parts:
+    """The parts of documents between separators, as documents of their own."""
+
+    def __init__(self, documents, separator):
+        self.documents = documents
+        self.separator = separator.encode("latin-1", "backslashreplace").decode("unicode_escape")  # as typed in a shell: \n\n
+        self.end = self.separator if self.separator.isspace() else ""  # blank lines remain part of the text
+
+    def __iter__(self):
+        for document in self.documents:
+            rest = ""
+            for piece in document.pieces():
+                *parts, rest = (rest + piece).split(self.separator)
+                yield from (Document(document.name, part + self.end) for part in parts if part)
+            if rest:
+                yield Document(document.name, rest)
 
 
 class Rows:
@@ -164,8 +183,9 @@ def by_name(files, root):
 
 def shakespeare(file=None):
     try:
-        raw = Path(file).read_bytes() if file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
-    except OSError as error:
+        with open(file, "rb") if file else urllib.request.urlopen(SHAKESPEARE, timeout=60) as source:
+            raw = source.read(2 << 20)  # it has 1.1 MB, and a device has no end
+    except (OSError, ValueError) as error:
         raise ValueError(f"{file or SHAKESPEARE} could not be read ({error}): give a copy with --file=PATH") from None
     if hashlib.sha256(raw).hexdigest() != SHAKESPEARE_SHA256:
         other = "for your own text: python -m data.prepare PATH"
@@ -199,6 +219,7 @@ class Text:
     source: str  # what meta.json says it is
     about: str = ""  # a line for --help
     tokenizer: str = "char"  # the default
+    state: str = ""  # of the user's files: changes when they do
 
 
 def hub(name, dataset, about=""):
@@ -214,15 +235,32 @@ def own(paths, glob):
     """The Text of the user's files. ValueError if there are none, or if they are of more than one kind."""
     files, source = find_files(paths, glob), " ".join(str(Path(path).resolve()) for path in paths)
     if not files:
-        raise ValueError(f"no text found: {source} has no file that matches --glob={glob!r}, or only empty ones")
+        raise ValueError(f"no text found: {source} is empty, or has no file that matches --glob={glob!r}")
     kinds = {p.suffix if p.suffix in ROWS else "text" for p in files}
     if len(kinds) > 1:
         raise ValueError(f"{source} has files of different kinds ({', '.join(sorted(kinds))}): prepare one kind")
     if kinds != {"text"}:
-        where = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}
-        return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, tokenizer="gpt2")
-    root = os.path.commonpath([p.resolve().parent for p in files])
-    return Text(lambda glob="": split_texts(by_name(files, root)), "", source)
+        where, kind = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}, "gpt2"
+
+        def read(glob="", column="text"):
+            return split_rows(source, where, column)
+
+    else:
+        root, kind = os.path.commonpath([p.resolve().parent for p in files]), "char"
+
+        def read(glob="", split_on=""):
+            documents = split_texts(by_name(files, root))
+            return {split: Parts(documents[split], split_on) for split in documents} if split_on else documents
+
+    return Text(read, "", source, tokenizer=kind, state=state_of(files))
+
+
+def state_of(files):
+    """Changes if the files do: their hashes or, if they are large, their sizes and times."""
+    stats = [path.stat() for path in files]
+    small = sum(stat.st_size for stat in stats) < HASHED_BELOW
+    states = [file_hash(p) if small else [s.st_size, s.st_mtime_ns] for p, s in zip(files, stats, strict=True)]
+    return json_hash([[str(path.resolve()), state] for path, state in zip(files, states, strict=True)])
 
 
 def find_text(names, glob):
@@ -234,9 +272,9 @@ def find_text(names, glob):
         name = name.removeprefix("hf:")
         return hub(name, name.split("/")[-1])
     for path in names:
-        if not os.path.exists(path):
+        if not (os.path.isfile(path) or os.path.isdir(path)):
             known = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
-            raise ValueError(f"there is no file or folder {path!r}; TEXT is {known}")
+            raise ValueError(f"{path!r} is not a file or a folder; TEXT is {known}")
     return own(names, glob)
 
 
