@@ -93,7 +93,7 @@ class Parts:
 
     def __init__(self, documents, separator):
         self.documents = documents
-        self.separator = separator.encode("latin-1", "backslashreplace").decode("unicode_escape")  # as typed in a shell: \n\n
+        self.separator = separator.encode("latin-1", "backslashreplace").decode("unicode_escape")  # typed as \n\n
         self.end = self.separator if self.separator.isspace() else ""  # blank lines remain part of the text
 
     def __iter__(self):
