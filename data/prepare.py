@@ -117,7 +117,9 @@ def main(argv):
     if not (name := args.name or usual):
         raise ValueError("this dataset needs a name: --name=NAME")
     folder = data.folder_of(name)
-    if folder.is_dir() and (others := [p.name for p in folder.iterdir() if not is_ours(p)]):
+    ours = ("meta.json", "prepare.py")  # of a dataset, beside .bin files and hidden ones; prepare.py is nanoGPT's
+    held = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    if others := [n for n in held if n not in ours and not n.startswith(".") and not n.endswith(".bin")]:
         raise ValueError(f"--name={name}: {folder} holds other files, such as {others[0]}: choose another name")
     source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
     source.pop("file", None)  # every copy is the same text
@@ -136,11 +138,6 @@ def main(argv):
             raise
     print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0
-
-
-def is_ours(path):
-    """Whether a file may lie in a dataset's folder: its own, nanoGPT's prepare.py, a partial or a hidden one."""
-    return path.suffix == ".bin" or path.name in ("meta.json", "prepare.py") or path.name.startswith(".")
 
 
 def pieces(documents, split):

@@ -70,9 +70,12 @@ def last_cut(text):
     return found.end() if found else len(text) if len(text) > 4 * PIECE else 0
 
 
-def split_texts(texts):
+def split_texts(texts, separator=""):
     """The documents {"train": […], "val": […]} of {name: text}; about a tenth of the text is for validation: the last
-    tenth of each if there are fewer than ten, otherwise whole texts, drawn by the hash of their names."""
+    tenth of each if there are fewer than ten, otherwise whole texts, drawn by the hash of their names. Each part of a
+    text between separators, if one is given, is a document."""
+    if separator:
+        return {split: Parts(documents, separator) for split, documents in split_texts(texts).items()}
     if len(texts) < 10:
         cuts = {name: int(0.9 * sum(map(len, Document(name, text).pieces()))) for name, text in texts.items()}
         train = [Document(name, text, 0, cuts[name]) for name, text in texts.items() if cuts[name]]
@@ -239,28 +242,18 @@ def own(paths, glob):
     kinds = {p.suffix if p.suffix in ROWS else "text" for p in files}
     if len(kinds) > 1:
         raise ValueError(f"{source} has files of different kinds ({', '.join(sorted(kinds))}): prepare one kind")
+    state = state_of(files)
     if kinds != {"text"}:
-        where, kind = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}, "gpt2"
-
-        def read(glob="", column="text"):
-            return split_rows(source, where, column)
-
-    else:
-        root, kind = os.path.commonpath([p.resolve().parent for p in files]), "char"
-
-        def read(glob="", split_on=""):
-            documents = split_texts(by_name(files, root))
-            return {split: Parts(documents[split], split_on) for split in documents} if split_on else documents
-
-    return Text(read, "", source, tokenizer=kind, state=state_of(files))
+        where = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}
+        return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, "", "gpt2", state)
+    root = os.path.commonpath([p.resolve().parent for p in files])
+    return Text(lambda glob="", split_on="": split_texts(by_name(files, root), split_on), "", source, state=state)
 
 
 def state_of(files):
-    """Changes if the files do: their hashes or, if they are large, their sizes and times."""
-    stats = [path.stat() for path in files]
-    small = sum(stat.st_size for stat in stats) < HASHED_BELOW
-    states = [file_hash(p) if small else [s.st_size, s.st_mtime_ns] for p, s in zip(files, stats, strict=True)]
-    return json_hash([[str(path.resolve()), state] for path, state in zip(files, states, strict=True)])
+    """Changes if the files do: a hash of their contents or, if they are large, of their sizes and times."""
+    small = sum(p.stat().st_size for p in files) < HASHED_BELOW
+    return json_hash([[p.name, file_hash(p) if small else [p.stat().st_size, p.stat().st_mtime_ns]] for p in files])
 
 
 def find_text(names, glob):
