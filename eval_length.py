@@ -37,6 +37,7 @@ __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PRO
 
 @dataclass(frozen=True)
 class EvalConfig(Overrides):
+    # what is measured
     runs: tuple = ()  # given without a flag: run folders, or anything else that sample.py accepts
     protocol: str = "fixed"  # what is scored; see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
@@ -45,9 +46,10 @@ class EvalConfig(Overrides):
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks and for the bootstrap
-    results_dir: str = "results"
+    # this call
+    results_dir: str = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
-    wandb_project: str = "length"
+    wandb_project: str = "length"  # where the charts go
 
     def __post_init__(self):
         super().__post_init__()
@@ -201,7 +203,7 @@ def measure_all(variants, protocol, runs, dataset, targets):
 
 
 def main(argv):
-    cfg = config.load(EvalConfig, argv, list_field="runs")
+    cfg = config.load(EvalConfig, argv, bare_field="runs")
     (runs, dataset), variants = open_runs(cfg), variants_of(cfg)
     protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
     first = next(iter(runs.values()))

@@ -29,12 +29,13 @@ QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so
 
 @dataclass(frozen=True)
 class GPTConfig:
+    # the model
     block_size: int = 1024  # tokens of context in training
-    vocab_size: int = 50304
-    n_layer: int = 12
-    n_head: int = 12
-    n_embd: int = 768
-    dropout: float = 0.0
+    vocab_size: int = 50304  # token ids
+    n_layer: int = 12  # blocks of attention and MLP
+    n_head: int = 12  # attention heads in a layer
+    n_embd: int = 768  # channels
+    dropout: float = 0.0  # share of activations that training sets to zero
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
     gelu_tanh: bool = False  # the tanh approximation of GELU, as in OpenAI's GPT-2; nanoGPT uses the exact GELU
     qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper

@@ -1,4 +1,4 @@
-"""Writes text from a checkpoint:  python sample.py --out_dir=out/rope --start="def "
+"""Writes text from a checkpoint:  python sample.py out/rope --start="def "
 
 The first sample is printed as it is generated, the others at the end. Text can run past the training length if the
 position scheme is defined there.
@@ -6,8 +6,8 @@ position scheme is defined there.
 
 import codecs
 import sys
+import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -17,30 +17,50 @@ from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
 
+LONGEST_PROMPT = 10**7  # bytes; a device would have no end
+
 
 @dataclass(frozen=True)
 class SampleConfig(Overrides):
-    out_dir: str = "out/rope"  # a run folder (its best checkpoint), a checkpoint file, nanoGPT's ckpt.pt, or gpt2
+    # what is written
+    out_dir: str = "out/rope"  # may stand without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
     tokenizer: str = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (that of a prepared text)
-    start: str = "\n"  # the prompt, or FILE:path to read it from a text file
-    num_samples: int = 3
-    max_new_tokens: int = 0  # default: as many as fit into the training length
+    start: str = "\n"  # the prompt; FILE:path reads it from a text file, and - from standard input
+    num_samples: int = 3  # how many continuations of the prompt
+    max_new_tokens: int = 500  # the length of a continuation
     temperature: float = 0.8  # 0: always the likeliest token
     top_k: int = 200  # draw from the k likeliest tokens; 0: from all
     top_p: float = 1.0  # draw from the fewest likeliest tokens whose probabilities add up to this
-    seed: int = 1337
+    seed: int = 1337  # another seed gives other texts
 
     def __post_init__(self):
         super().__post_init__()
-        config.at_least(1, self, "num_samples")
-        config.at_least(0, self, "max_new_tokens", "temperature", "top_k", "seed")
+        config.at_least(1, self, "num_samples", "max_new_tokens")
+        config.at_least(0, self, "temperature", "top_k", "seed")
         if not 1e-6 <= self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must be at least 0.000001 and at most 1")
         if 0 < self.temperature < 1e-3:
             raise ValueError(f"temperature={self.temperature} must be 0 (the likeliest token) or at least 0.001")
 
 
-def sample(cfg, out=sys.stdout):
+def read_prompt(start):
+    """The prompt that --start=`start` asks for. ValueError unless it is a text in UTF-8."""
+    try:
+        if start == "-":
+            raw = sys.stdin.buffer.read(LONGEST_PROMPT)
+        elif start.startswith("FILE:"):
+            with open(start.removeprefix("FILE:"), "rb") as f:
+                raw = f.read(LONGEST_PROMPT)
+        else:
+            raw = start.encode()
+        if 0 < len(raw) < LONGEST_PROMPT:
+            return raw.decode()
+    except ValueError as error:
+        raise ValueError(f"--start={start[:40]!r} is not a prompt: {error}") from None
+    raise ValueError(f"--start={start[:40]!r}: a prompt must have 1 to {LONGEST_PROMPT:,} bytes")
+
+
+def sample(cfg, out):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
     # the tokenizer and the prompt
     checkpoint = load_checkpoint(cfg.out_dir)
@@ -49,17 +69,12 @@ def sample(cfg, out=sys.stdout):
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
     else:
         tokenizer = tokenizer_from(checkpoint.own_tokenizer_spec())
-    prompt = cfg.start
-    if prompt.startswith("FILE:"):
-        prompt = Path(prompt.removeprefix("FILE:")).read_text(encoding="utf-8")
+    prompt = read_prompt(cfg.start)
     ids = list(tokenizer.encode(prompt))
-    if not ids:
-        raise ValueError("the prompt is empty: give at least one character with --start=TEXT or --start=FILE:path")
 
     # the model, with the overrides, for as many tokens as asked for
     device = pick_device(cfg.device)
-    n_new = cfg.max_new_tokens or max(1, checkpoint.config.block_size - len(ids))
-    total = len(ids) + n_new
+    total = len(ids) + cfg.max_new_tokens
     model = checkpoint.model(device).override(checkpoint.under(cfg, total))
     trained, limit = model.config.block_size, model.config.max_positions
     if total > trained and limit:
@@ -71,15 +86,15 @@ def sample(cfg, out=sys.stdout):
     idx = torch.tensor([ids] * cfg.num_samples, device=device)
     drawing = dict(temperature=cfg.temperature, top_k=cfg.top_k, top_p=cfg.top_p)
     generator = torch.Generator(device).manual_seed(cfg.seed)
-    tokens = model.stream(idx, n_new, tokenizer.n_vocab, **drawing, generator=generator)
+    tokens = model.stream(idx, cfg.max_new_tokens, tokenizer.n_vocab, **drawing, generator=generator)
     # a character may be split across tokens, so each row's decoder waits for complete characters
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
-    texts = [prompt] * cfg.num_samples
+    texts, started = [prompt] * cfg.num_samples, time.perf_counter()
     out.write(prompt)
     with autocast(device, pick_dtype(cfg.dtype, device)):
         for step, new in enumerate(tokens, start=1):
             for row, id in enumerate(new.tolist()):
-                text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == n_new)
+                text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
                 texts[row] += text
                 if row == 0:
                     out.write(text)
@@ -87,11 +102,14 @@ def sample(cfg, out=sys.stdout):
     for text in texts[1:]:
         out.write(f"\n---------------\n{text}")
     out.write("\n")
+    out.flush()
+    drawn, seconds = cfg.num_samples * cfg.max_new_tokens, time.perf_counter() - started
+    print(f"{drawn:,} tokens in {seconds:.1f} s: {drawn / seconds:,.0f} tokens/s", file=sys.stderr)
     return texts
 
 
 def main(argv):
-    sample(config.load(SampleConfig, argv))
+    sample(config.load(SampleConfig, argv, bare_field="out_dir"), sys.stdout)
     return 0
 
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 import config
 import data
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, Checkpoint, RunFolder
 from run.device import DType, World, autocast, connection
 from run.optimizer import Optimizer
@@ -27,12 +27,14 @@ from run.script import Stop, script
 from run.start import Origin
 from run.tracking import Pace, RunLog, WandbMode
 
+__doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
+
 VAL_TOKENS = 65_536  # the most that are used to validate during training; --eval_only uses the whole validation text
 
 
 @dataclass(frozen=True)
 class TrainConfig(GPTConfig):
-    # the model, at the baseline's size
+    # the model: the baseline's size
     block_size: int = 128  # tokens of context
     vocab_size: int = 0  # 0: the tokenizer's
     n_layer: int = 4
@@ -49,12 +51,12 @@ class TrainConfig(GPTConfig):
     max_iters: int = 850  # steps
     learning_rate: float = 4e-3  # AdamW's peak
     muon_lr: float = 0.04  # Muon's peak; both follow the same schedule
-    warmup_iters: int = 30
+    warmup_iters: int = 30  # steps over which the rates rise
     decay: Literal["linear", "cosine"] = "linear"  # how the rates fall after the warm-up
     min_lr: float = 0.0  # AdamW's at the end
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.99
+    weight_decay: float = 0.1  # of matrices and tables
+    beta1: float = 0.9  # AdamW's average of gradients
+    beta2: float = 0.99  # AdamW's average of squared gradients
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
     seed: int = 1337  # for weights, batches and dropout
     # this call only, not part of the experiment: run.checkpoint.CALL_FIELDS lists the same names
@@ -63,13 +65,13 @@ class TrainConfig(GPTConfig):
     overwrite: bool = False  # replace the run in out_dir
     eval_only: bool = False  # print the loss of the best checkpoint over the whole validation text
     eval_interval: int = 100  # steps between evaluations, each of which saves a checkpoint
-    log_interval: int = 10
+    log_interval: int = 10  # steps between log lines
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"  # reduce-overhead: CUDA graphs
     wandb_mode: WandbMode = "auto"  # auto: online with a login, offline without
-    wandb_project: str = "length"
+    wandb_project: str = "length"  # where the charts go
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):

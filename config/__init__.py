@@ -16,12 +16,39 @@ import sys
 import typing
 from pathlib import Path
 
+ALIASES = {  # our name -> what users of nanoGPT and Hugging Face type
+    "resume": "init_from=resume continue resume_from_checkpoint",
+    "init_from": "model model_name_or_path pretrained",
+    "out_dir": "model run checkpoint ckpt output_dir",
+    "start": "prompt text input",
+    "max_new_tokens": "tokens n_tokens max_tokens length",
+    "num_samples": "num_return_sequences n",
+    "max_iters": "steps max_steps iters epochs num_train_epochs lr_decay_iters",
+    "learning_rate": "lr",
+    "decay": "decay_lr lr_scheduler_type scheduler",
+    "warmup_iters": "warmup warmup_steps",
+    "weight_decay": "wd",
+    "batch_size": "bs per_device_train_batch_size",
+    "gradient_accumulation_steps": "grad_accum accumulation_steps",
+    "block_size": "ctx context context_length seq_len max_length n_positions max_position_embeddings",
+    "n_layer": "layers num_layers num_hidden_layers",
+    "n_head": "heads num_heads num_attention_heads",
+    "n_embd": "d_model dim hidden_size",
+    "pos_scheme": "scheme pe position pos position_embedding_type",
+    "dataset": "data dataset_name",
+    "eval_interval": "eval_steps eval_iters save_steps",
+    "dtype": "bf16 fp16 precision",
+    "wandb_mode": "wandb_log wandb report_to",
+}
 
-def parse(cls, argv, list_field=None):
+
+def parse(cls, argv, bare_field=None):
     """(values, files) of a command line: the fields of cls that it sets, and the config files that it names.
 
-    Arguments that are neither flags nor .py files go into list_field, if there is one. --help prints the fields with
-    their defaults and comments, and exits. ValueError for anything that does not fit."""
+    Arguments that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple,
+    otherwise one. --help prints the fields with their defaults and comments, and exits. ValueError for anything that
+    does not fit."""
+    is_list = bare_field and kinds_of(cls, bare_field) == (tuple,)
     values, flags, files = {}, {}, []
     for arg in argv:
         if arg in ("-h", "--help"):
@@ -29,15 +56,17 @@ def parse(cls, argv, list_field=None):
             sys.exit(0)
         if arg.startswith("--"):
             key, given, text = arg[2:].partition("=")
-            kinds = kinds_of(cls, key, "the command line")
+            kinds = kinds_of(cls, arg[2:] if arg == "--init_from=resume" else key)  # nanoGPT's
             if not given and bool not in kinds:
                 raise ValueError(f"--{key} needs a value: --{key}=VALUE")
             flags[key] = convert(key, text if given else True, kinds)
         elif arg.endswith(".py"):
             files.append(arg)
             values |= read_file(cls, arg)
-        elif list_field:
-            flags[list_field] = (*flags.get(list_field, ()), arg)
+        elif is_list:
+            flags[bare_field] = (*flags.get(bare_field, ()), arg)
+        elif bare_field and bare_field not in flags:
+            flags[bare_field] = arg
         else:
             hint = f": did you mean config/{arg}.py?" if Path("config", f"{arg}.py").is_file() else ""
             hint = f": did you mean --out_dir={arg}?" if Path(arg).is_dir() else hint
@@ -45,9 +74,9 @@ def parse(cls, argv, list_field=None):
     return values | flags, files
 
 
-def load(cls, argv, list_field=None):
+def load(cls, argv, bare_field=None):
     """The dataclass that the command line describes."""
-    return cls(**parse(cls, argv, list_field)[0])
+    return cls(**parse(cls, argv, bare_field)[0])
 
 
 def read_file(cls, path):
@@ -68,13 +97,16 @@ def checked(cls, values, where):
     return {key: convert(key, value, kinds_of(cls, key, where)) for key, value in values.items()}
 
 
-def kinds_of(cls, key, where):
-    """The types that the field `key` of cls accepts: (int,), or (bool, NoneType) for `bool | None`."""
-    types = {f.name: f.type for f in dataclasses.fields(cls)}
+def kinds_of(cls, key, path=""):
+    """The types that the field `key` of cls accepts: (int,), or (bool, NoneType) for `bool | None`. ValueError for an
+    unknown key of a file or, without a path, of the command line."""
+    types = {f.name: f.type for f in (dataclasses.fields(cls) if path else read_fields(cls))}
     if key not in types:
-        near = difflib.get_close_matches(str(key), types, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "--help lists all keys"
-        raise ValueError(f"unknown key {key!r} in {where}: {hint}")
+        near = [name for name, others in ALIASES.items() if name in types and key in others.split()]
+        near += difflib.get_close_matches(str(key), types, n=1, cutoff=0.6)
+        dashes, where = ("", f" in {path}") if path else ("--", "")
+        hint = f"did you mean {dashes}{near[0]}?" if near else "--help lists all keys"
+        raise ValueError(f"unknown key {dashes}{key}{where}: {hint}")
     if choices_of(types[key]):
         return (str,)
     return typing.get_args(types[key]) or (types[key],)
@@ -91,8 +123,10 @@ def convert(key, given, kinds):
     if isinstance(value, str) and str not in kinds:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value[:100])
-    if type(value) in (int, float) and not abs(value) < (2**53 if type(value) is int else 2**63):  # also true of NaN
-        raise ValueError(f"{key}={str(given)[:20]} is too large")
+    limit = 2**53 if type(value) is int else 2**63
+    if type(value) in (int, float) and not abs(value) < limit:
+        what = "too large" if value == value else "not a number"
+        raise ValueError(f"{key} is {what}: at most ±{limit:.0e} is allowed")
     if float in kinds and type(value) is int:
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
@@ -127,14 +161,28 @@ def check_choices(cfg):
             raise ValueError(f"{f.name}={value!r} is not one of: {', '.join(choices)}")
 
 
+def read_fields(cls):
+    """The fields that a command reads. An inherited one that is in `unread` may only stand in a config file, which may
+    be for another command."""
+    return [f for f in dataclasses.fields(cls) if f.name not in getattr(cls, "unread", ())]
+
+
 def help_text(cls):
-    """What the script does, and each field with its default, its choices and the comment beside it in the source."""
-    source = "".join(inspect.getsource(base) for base in reversed(cls.__mro__[:-1]))
-    comments = dict(re.findall(r"^    (\w+):[^#\n]*#\s*(.*)$", source, re.M))
-    rows = []
-    for f in dataclasses.fields(cls):
-        choices = f"[{'|'.join(choices_of(f.type))}]" if choices_of(f.type) else ""
-        rows.append((f"--{f.name}={f.default!r}", f"{choices} {comments.get(f.name, '')}".strip()))
-    width = max(len(left) for left, _ in rows)
-    doc = inspect.getdoc(inspect.getmodule(cls)) or ""
-    return f"{doc}\n\n" + "\n".join(f"  {left:{width}}  {right}".rstrip() for left, right in rows)
+    """What the script does, and each field that it reads, with its default, its choices and the comment beside it in
+    the source. The comment line above fields is their title, up to a colon."""
+    comments, titles, title = {}, {}, ""
+    for line in "".join(inspect.getsource(base) for base in reversed(cls.__mro__[:-1])).splitlines():
+        if found := re.match(r"    # ([^:]*)", line):
+            title = found[1]
+        elif found := re.match(r"    (\w+):[^#]*#?\s*(.*)", line):
+            comments[found[1]], titles[found[1]] = found[2] or comments.get(found[1], ""), title
+    fields = read_fields(cls)
+    width = max(len(f"{f.name}={f.default!r}") for f in fields)
+    lines = [inspect.getdoc(inspect.getmodule(cls)) or ""]
+    for title in dict.fromkeys(titles[f.name] for f in fields):
+        lines += ["", f"{title}:"]
+        for f in fields:
+            if titles[f.name] == title:
+                choices = f"[{'|'.join(choices_of(f.type))}] " if choices_of(f.type) else ""
+                lines.append(f"  --{f'{f.name}={f.default!r}':{width}}  {choices}{comments[f.name]}")
+    return "\n".join(lines)

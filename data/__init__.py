@@ -75,7 +75,9 @@ class Dataset:
 
 def folder_of(name):
     """data/NAME, or a folder anywhere if `name` is a path."""
-    return Path(name) if "/" in str(name) else ROOT / name
+    if not name.isprintable():
+        raise ValueError(f"a dataset cannot have the name {name!r}")
+    return ROOT / name if Path(name).name == name else Path(name)
 
 
 def load(name):

@@ -9,7 +9,8 @@ TEXT is one of the names below, your own files and folders, or hf:NAME for a dat
   python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
   python -m data.prepare hf:HuggingFaceFW/fineweb-edu --config=sample-10BT --name=fineweb
 
-A document is a file, or a row of a .parquet or .jsonl file. Those files and the hub need: pip install datasets
+A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. Those two and the hub
+need: pip install datasets
 A tokenizer.json needs: pip install tokenizers
 If a file has the name of a text, write ./NAME.
 """
@@ -30,6 +31,8 @@ from data.texts import TEXTS, find_text
 from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
 from run.files import Lock, making
 from run.script import script
+
+OPTIONS = ("glob", "split_on", "file", "column", "config")  # flags that only some texts take
 
 
 def write_split(folder, split, documents, tokenizer, dtype, text_hash):
@@ -71,9 +74,11 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
 def check_same(folder, source):
     """ValueError if the dataset in `folder` was not made from `source`."""
     held = data.read_json(folder / "meta.json", data.META)["source"]
-    keys = sorted((source.keys() | held.keys()) - {"sha256"})
+    keys = sorted((source.keys() | held.keys()) - {"sha256", "state"})
     if unlike := ", ".join(f"{key}={held.get(key)!r}" for key in keys if held.get(key) != source.get(key)):
         raise ValueError(f"{folder} holds another dataset ({unlike}): choose another --name, or --overwrite")
+    if held.get("state", source["state"]) != source["state"]:
+        raise ValueError(f"the text has changed since {folder} was prepared: --overwrite prepares it again")
 
 
 def parser():
@@ -91,6 +96,7 @@ def parser():
     add("--name", help="train with --dataset=NAME; needed for your own files")
     add("--glob", help="which files of a folder (default: *.txt)")
     add("--file", help="a copy of Tiny Shakespeare that you have")
+    add("--split_on", help="separator between the documents of a text file; '\\n\\n': blank lines")
     add("--column", help="the column of the rows that holds the text (default: text)")
     add("--config", help="which configuration of a dataset of the hub")
     add("--overwrite", action="store_true", help="replace a dataset of this name")
@@ -100,7 +106,7 @@ def parser():
 def main(argv):
     args = parser().parse_args(argv)
     text = find_text(args.text, args.glob or "*.txt")
-    given = {flag: getattr(args, flag) for flag in ("glob", "file", "column", "config") if getattr(args, flag)}
+    given = {flag: value for flag in OPTIONS if (value := getattr(args, flag))}
     if odd := given.keys() - inspect.signature(text.read).parameters.keys():
         raise ValueError(f"--{min(odd)} has no meaning for {' '.join(args.text)}")
     kind = args.tokenizer or text.tokenizer
@@ -111,12 +117,16 @@ def main(argv):
     if not (name := args.name or usual):
         raise ValueError("this dataset needs a name: --name=NAME")
     folder = data.folder_of(name)
-    source = {"text": text.source, "tokenizer": kind} | given
+    ours = ("meta.json", "prepare.py")  # of a dataset, beside .bin files and hidden ones; prepare.py is nanoGPT's
+    held = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    if others := [n for n in held if n not in ours and not n.startswith(".") and not n.endswith(".bin")]:
+        raise ValueError(f"--name={name}: {folder} holds other files, such as {others[0]}: choose another name")
+    source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
     source.pop("file", None)  # every copy is the same text
     with Lock(folder), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not args.overwrite:
             check_same(folder, source)
-            print(f"{folder} is prepared already; if the text has changed, --overwrite prepares it again")
+            print(f"{folder} is prepared already (--overwrite prepares it again)")
             return 0
         print(f"preparing {name}: {text.source}")
         try:

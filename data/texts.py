@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import recall
+from data import HASHED_BELOW, recall
+from run.files import file_hash, json_hash
 
-PIECE = 1 << 20  # characters read at a time
+PIECE = 1 << 17  # characters read at a time; tokenizers fail at a million of white space in one piece
 # The kinds of local files with one document per row -> their names in load_dataset.
 ROWS = {".parquet": "parquet", ".jsonl": "json"}
 SYMPY = "1.14.0"
@@ -69,10 +70,12 @@ def last_cut(text):
     return found.end() if found else len(text) if len(text) > 4 * PIECE else 0
 
 
-def split_texts(texts, smallest=0, largest=math.inf):
+def split_texts(texts, separator="", smallest=0, largest=math.inf):
     """The documents {"train": […], "val": […]} of {name: text}; about a tenth of the text is for validation: the last
     tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest` bytes, drawn by the hash
-    of their names."""
+    of their names. Each part of a text between separators, if one is given, is a document."""
+    if separator:
+        return {split: Parts(documents, separator) for split, documents in split_texts(texts).items()}
     if len(texts) < 10:
         cuts = {name: int(0.9 * sum(map(len, Document(name, text).pieces()))) for name, text in texts.items()}
         train = [Document(name, text, 0, cuts[name]) for name, text in texts.items() if cuts[name]]
@@ -87,6 +90,24 @@ def split_texts(texts, smallest=0, largest=math.inf):
             taken += sizes[name]
     documents = [Document(name, text) for name, text in texts.items()]
     return {"train": [d for d in documents if d.name not in val], "val": [d for d in documents if d.name in val]}
+
+
+class Parts:
+    """The parts of documents between separators, as documents of their own."""
+
+    def __init__(self, documents, separator):
+        self.documents = documents
+        self.separator = separator.encode("latin-1", "backslashreplace").decode("unicode_escape")  # typed as \n\n
+        self.end = self.separator if self.separator.isspace() else ""  # blank lines remain part of the text
+
+    def __iter__(self):
+        for document in self.documents:
+            rest = ""
+            for piece in document.pieces():
+                *parts, rest = (rest + piece).split(self.separator)
+                yield from (Document(document.name, part + self.end) for part in parts if part)
+            if rest:
+                yield Document(document.name, rest)
 
 
 class Rows:
@@ -137,7 +158,8 @@ def sympy():
     if hashlib.sha256(b"".join(p.read_bytes() for p in files.values())).hexdigest() != SYMPY_SHA256:
         how = f"pip install --force-reinstall sympy=={SYMPY}"
         raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {how}")
-    return split_texts(files, 4_000, 50_000)  # long contexts in many documents, none of which weighs much
+    # the validation text has room for long contexts in many documents, none of which weighs much
+    return split_texts(files, smallest=4_000, largest=50_000)
 
 
 def stdlib():
@@ -166,8 +188,9 @@ def by_name(files, root):
 
 def shakespeare(file=None):
     try:
-        raw = Path(file).read_bytes() if file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
-    except OSError as error:
+        with open(file, "rb") if file else urllib.request.urlopen(SHAKESPEARE, timeout=60) as source:
+            raw = source.read(2 << 20)  # it has 1.1 MB, and a device has no end
+    except (OSError, ValueError) as error:
         raise ValueError(f"{file or SHAKESPEARE} could not be read ({error}): give a copy with --file=PATH") from None
     if hashlib.sha256(raw).hexdigest() != SHAKESPEARE_SHA256:
         other = "for your own text: python -m data.prepare PATH"
@@ -201,6 +224,7 @@ class Text:
     source: str  # what meta.json says it is
     about: str = ""  # a line for --help
     tokenizer: str = "char"  # the default
+    state: str = ""  # of the user's files: changes when they do
 
 
 def hub(name, dataset, about=""):
@@ -216,15 +240,22 @@ def own(paths, glob):
     """The Text of the user's files. ValueError if there are none, or if they are of more than one kind."""
     files, source = find_files(paths, glob), " ".join(str(Path(path).resolve()) for path in paths)
     if not files:
-        raise ValueError(f"no text found: {source} has no file that matches --glob={glob!r}, or only empty ones")
+        raise ValueError(f"no text found: {source} is empty, or has no file that matches --glob={glob!r}")
     kinds = {p.suffix if p.suffix in ROWS else "text" for p in files}
     if len(kinds) > 1:
         raise ValueError(f"{source} has files of different kinds ({', '.join(sorted(kinds))}): prepare one kind")
+    state = state_of(files)
     if kinds != {"text"}:
         where = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}
-        return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, tokenizer="gpt2")
+        return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, "", "gpt2", state)
     root = os.path.commonpath([p.resolve().parent for p in files])
-    return Text(lambda glob="": split_texts(by_name(files, root)), "", source)
+    return Text(lambda glob="", split_on="": split_texts(by_name(files, root), split_on), "", source, state=state)
+
+
+def state_of(files):
+    """Changes if the files do: a hash of their contents or, if they are large, of their sizes and times."""
+    small = sum(p.stat().st_size for p in files) < HASHED_BELOW
+    return json_hash([[p.name, file_hash(p) if small else [p.stat().st_size, p.stat().st_mtime_ns]] for p in files])
 
 
 def find_text(names, glob):
@@ -236,9 +267,9 @@ def find_text(names, glob):
         name = name.removeprefix("hf:")
         return hub(name, name.split("/")[-1])
     for path in names:
-        if not os.path.exists(path):
+        if not (os.path.isfile(path) or os.path.isdir(path)):
             known = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
-            raise ValueError(f"there is no file or folder {path!r}; TEXT is {known}")
+            raise ValueError(f"{path!r} is not a file or a folder; TEXT is {known}")
     return own(names, glob)
 
 

@@ -195,10 +195,8 @@ def is_trained(name):
 
 
 def make_tokenizer(name, pieces):
-    """The tokenizer that --tokenizer=NAME asks for; pieces(split) yields the text of a split. char: every character of
-    the text. bpe:N: trained on the training documents, N ids with <|endoftext|>. Otherwise an existing one."""
-    if not is_trained(name):
-        return named_tokenizer(name)
+    """The tokenizer that --tokenizer=char or bpe:N asks for; pieces(split) yields the text of a split. char: every
+    character of the text. bpe:N: trained on the training documents, N ids with <|endoftext|>."""
     if name == "char":
         return CharTokenizer({c for split in ("train", "val") for piece in pieces(split) for c in set(piece)})
     import rustbpe  # only needed to train a BPE

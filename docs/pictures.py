@@ -26,6 +26,7 @@ SHAPE = GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128)  # the baseli
 
 @dataclass(frozen=True)
 class PicturesConfig:
+    # what is drawn
     runs: tuple = ()  # run folders, given without a flag; anything else is skipped with a note
     results_dir: str = "results"  # the pictures go to its folder schemes
 
@@ -175,7 +176,7 @@ def runs_by_scheme(paths):
 
 @torch.no_grad()
 def main(argv):
-    cfg = config.load(PicturesConfig, argv, list_field="runs")
+    cfg = config.load(PicturesConfig, argv, bare_field="runs")
     runs = runs_by_scheme(cfg.runs)
     figures = {name: draw() for name, draw in FIXED.items()}
     for name, draw in LEARNED.items():

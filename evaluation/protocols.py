@@ -133,7 +133,7 @@ class Protocol:
         words = f"{n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
         if n < FEWEST_DOCUMENTS:
             words += f"\nnote: {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed; "
-            words += "choose a --dataset of more documents, or shorter --lengths"
+            words += "choose a --dataset of more documents (data.prepare --split_on=SEPARATOR), or shorter --lengths"
         return words
 
     def shown(self):

@@ -29,10 +29,12 @@ BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosi
 class Overrides:
     """The device for evaluation and sampling, and what they may change in a trained model."""
 
+    # changes to the trained model
     window: int | None = None  # a query sees only the last `window` keys, in all layers; 0: all; default: as trained
     rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
     rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
     rope_theta: float | None = None  # for a rope run: its base
+    # this call
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
 

@@ -82,7 +82,7 @@ class RunLog:
             lines = [
                 f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
                 f"curve     {folder}/loss.png",
-                f"sample    python sample.py --out_dir={folder}",
+                f"sample    python sample.py {folder}",
                 f"evaluate  python eval_length.py {folder}",
             ]
         self.say([] if unsaved else lines)

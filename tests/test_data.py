@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from conftest import shared, write_texts
+from conftest import ROOT, shared, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,8 +156,20 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "args, message",
     [
-        (["nowhere"], "there is no file or folder 'nowhere'; TEXT is one of sympy, stdlib, .*, or hf:NAME"),
-        (["sympy", "kjv"], "there is no file or folder 'sympy'"),
+        (["nowhere"], "'nowhere' is not a file or a folder; TEXT is one of sympy, stdlib, .*, or hf:NAME"),
+        (["sympy", "kjv"], "'sympy' is not a file or a folder"),
+        (["/dev/zero"], "'/dev/zero' is not a file or a folder"),
+        (["{tmp}/empty.jsonl"], "empty.jsonl is empty, or has no file"),
+        (["shakespeare_char", "--file=/dev/zero"], "/dev/zero is not Tiny Shakespeare"),
+        (["shakespeare_char", "--file=\0"], "could not be read .embedded null byte.: give a copy"),
+        (["{tmp}/texts", "--name=/"], "--name=/: / holds other files, such as .*: choose another name"),
+        (["{tmp}/texts", "--name=./"], "--name=./: . holds other files"),
+        (["{tmp}/texts", "--name=data/"], "--name=data/: data holds other files"),
+        (["{tmp}/texts", "--name=.."], "--name=..: .* holds other files"),
+        (["{tmp}/texts", "--name=a\nb"], "a dataset cannot have the name 'a.nb'"),
+        (["{tmp}/texts", "--name=a\0b"], "a dataset cannot have the name 'a.x00b'"),
+        (["sympy", "--split_on=x"], "--split_on has no meaning for sympy"),
+        (["{tmp}/texts", "--split_on=\\"], "'unicodeescape' codec can't decode"),
         (["sympy", "--glob=*"], "--glob has no meaning for sympy"),
         (["{tmp}/texts", "--column=x"], "--column has no meaning for .*texts"),
         (["{tmp}/texts", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
@@ -172,8 +184,10 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
         (["--name=x"], "the following arguments are required: TEXT"),
     ],
 )
-def test_mistakes_in_preparation_write_nothing(tmp_path, args, message):
+def test_mistakes_in_preparation_write_nothing(tmp_path, args, message, monkeypatch):
+    monkeypatch.chdir(ROOT)
     write_texts(tmp_path / "texts", words=40)
+    (tmp_path / "empty.jsonl").touch()
     (tmp_path / "binary").write_bytes(b"\xff\xfe" * 500)
     with pytest.raises(ValueError, match=message):
         main([f"--name={tmp_path}/new", *(a.format(tmp=tmp_path) for a in args)])
@@ -191,10 +205,8 @@ def test_a_name_that_cannot_be_a_folder_is_found_before_any_text_is_read(tmp_pat
 def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
-    assert (
-        prepare(tmp_path, a).hash == before
-        and "is prepared already; if the text has changed, --overwrite" in capsys.readouterr().out
-    )
+    assert prepare(tmp_path, a).hash == before
+    assert "set is prepared already (--overwrite prepares it again)\n" in capsys.readouterr().out
     for args, unlike in (
         ([b], "text='.*/a'"), ([a, "--tokenizer=bpe:300"], "tokenizer='char'"), ([a, "--glob=0*"], "glob=None"),
     ):  # fmt: skip
@@ -206,6 +218,39 @@ def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
         prepare(tmp_path, a, "--overwrite")
     assert data.load(f"{tmp_path}/set").hash == before
     assert prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300").tokenizer.n_vocab == 300
+
+
+@pytest.mark.parametrize("hashed_below", [100e6, 0])
+def test_a_changed_text_is_noticed(tmp_path, monkeypatch, hashed_below):
+    monkeypatch.setattr(texts, "HASHED_BELOW", hashed_below)
+    folder = write_texts(tmp_path / "texts", n=2)
+    before = prepare(tmp_path, folder).hash
+    text = (folder / "00.txt").read_text()
+    for name, changed in (("00.txt", text.replace("def", "fed")), ("02.txt", "new")):  # the first of the same size
+        (folder / name).write_text(changed)
+        with pytest.raises(ValueError, match="changed since .*set was prepared: --overwrite prepares it again"):
+            prepare(tmp_path, folder)
+        assert data.load(f"{tmp_path}/set").hash == before
+        before = prepare(tmp_path, folder, "--overwrite").hash
+
+
+def test_a_separator_makes_many_documents_of_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "PIECE", 37)  # separators are cut in two
+    parts = [f"story {i}\nand its end" for i in range(400)]
+    for separator, typed, kept in (("\n\n", "\\n\\n", "\n\n"), ("<|é|>", "<|é|>", "")):
+        (tmp_path / "a.txt").write_text(separator.join(["", *parts, ""]))
+        ds = prepare(tmp_path, tmp_path / "a.txt", f"--split_on={typed}", "--overwrite")
+        documents = [ids for split in (ds.train, ds.val) for ids in np.split(split.tokens, split.docs)[1:]]
+        documents = [ds.tokenizer.decode_bytes(ids).decode() for ids in documents]
+        assert "".join(documents) == "".join(part + kept for part in parts) and len(ds.val.docs) == 40
+        assert len({*documents} - {part + kept for part in parts}) <= 2  # validation starts within a part
+
+
+def test_a_million_spaces_are_tokenised(tmp_path):
+    text = ("word" + " " * 1_200_000) * 2
+    (tmp_path / "a.txt").write_text(text)
+    ds = prepare(tmp_path, tmp_path / "a.txt", "--tokenizer=bpe:260")
+    assert ds.tokenizer.decode_bytes([*ds.train.tokens, *ds.val.tokens]).decode() == text
 
 
 def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ MODEL = "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_
 SIZES = {  # flags that make a script's commands quick
     "eval_length": ["--blocks=4", "--device=cpu"],
     "sample": ["--max_new_tokens=8", "--device=cpu"],
-    "tools.bench": [*MODEL.split(), "--rounds=1"],
+    "tools.bench": "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --device=cpu --rounds=1".split(),
     "tools.export": [],
 }
 

@@ -33,10 +33,17 @@ BASE = GPTConfig.pos_scheme  # speeds are relative to this scheme, GPT-2's own
 
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
+    # the benchmark
     vocab_size: int = 96  # about that of a text by character
     rounds: int = 20  # timed turns of each contender
     nanogpt: str = ""  # the path of a nanoGPT checkout to compare with
     lengths: str = ""  # measure attention at these lengths instead of steps: 128,1024,8192
+
+    unread = (
+        "pos_scheme", "pos_options", "pos_init", "init_from", "dataset", "gradient_accumulation_steps", "max_iters",
+        "warmup_iters", "decay", "min_lr", "seed", "out_dir", "resume", "overwrite", "eval_only", "eval_interval",
+        "log_interval", "wandb_mode", "wandb_project", "wandb_group",
+    )  # fmt: skip
 
     def __post_init__(self):
         super().__post_init__()

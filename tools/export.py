@@ -21,6 +21,7 @@ TOLERANCE = 1e-3  # of the logits' spread: at far positions, transformers' float
 
 @dataclass(frozen=True)
 class ExportConfig:
+    # what is exported
     runs: tuple = ()  # given without a flag: one run folder, or anything else that sample.py accepts
     hf_dir: str = ""  # the folder to write; default: hf in the run's folder
 
@@ -70,7 +71,7 @@ def largest_difference(model, exported, n):
 
 
 def main(argv):
-    cfg = config.load(ExportConfig, argv, list_field="runs")
+    cfg = config.load(ExportConfig, argv, bare_field="runs")
     checkpoint = load_checkpoint(cfg.runs[0])
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
