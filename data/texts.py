@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import HASHED_BELOW, recall
-from run.files import file_hash, json_hash
+from data import HASHED_BELOW, file_hash, json_hash, recall
 
 PIECE = 1 << 17  # characters read at a time; tokenizers fail at a million of white space in one piece
 # The kinds of local files with one document per row -> their names in load_dataset.
