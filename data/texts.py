@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data import HASHED_BELOW, file_hash, json_hash, recall
+from data import HASHED_BELOW, file_hash, recall
+from run.files import json_hash
 
 PIECE = 1 << 17  # characters read at a time; tokenizers fail at a million of white space in one piece
 # The kinds of local files with one document per row -> their names in load_dataset.
