@@ -120,7 +120,7 @@ def test_two_processes_train_as_one_and_either_resumes_the_other(tiny, run_tiny,
     main(["--resume", f"--out_dir={three}", "--max_iters=6"])
     assert_same_weights(two, three, tolerance=1e-5)
     done = torchrun(*tiny, "--learning_rat=1")
-    assert done.returncode != 0 and done.stderr.count("error: unknown key 'learning_rat'") == 1
+    assert done.returncode != 0 and done.stderr.count("error: unknown key --learning_rat") == 1
 
 
 def test_a_finished_run_is_reported_and_another_run_is_never_overwritten(run_tiny, capsys):
