@@ -3,12 +3,11 @@ itself and names its files:  class Fixed(Protocol, name="fixed", stem="length").
 """
 
 import itertools
-import math
 
 import numpy as np
 
 from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, text_bands
-from evaluation.windows import choose_ends, first_end, foreign, shuffled, window_losses
+from evaluation.windows import choose_ends, first_end, foreign, score, shuffled
 
 STRIDES = 4  # per block, under `sliding`
 
@@ -16,8 +15,8 @@ PROTOCOLS = {}  # name -> class
 
 
 class Protocol:
-    """Scores the same blocks of targets at every length. `found` is what is known about a run: arrays by the names of
-    jobs, and what `prepare` returned."""
+    """Scores the same blocks of targets at every length. In its methods, `found` is what is known about a run: arrays
+    by the names of jobs, and what `prepare` returned."""
 
     question = ""  # what it answers: for --help, and the title of the picture
     options = ("block_tokens", "threshold")  # the optional fields of EvalConfig that this protocol reads
@@ -42,8 +41,8 @@ class Protocol:
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
-        stride = len(self.layout(self.longest)[0]) * self.block_tokens
-        room = (n_tokens - 1 - first_end(n_tokens, self.longest, stride)) // stride
+        self.stride = len(self.layout(self.longest)[0]) * self.block_tokens
+        room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.stride)) // self.stride
         self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
 
     def choose_block_tokens(self, given):
@@ -65,8 +64,7 @@ class Protocol:
         and its document; `bytes_per_token` () of the targets; and `crossing` (), the share of contexts that cross
         documents."""
         before, scored = self.layout(self.longest)
-        stride = len(before) * self.block_tokens
-        ends, documents, crossing = choose_ends(dataset.val, before.max(), stride, self.blocks, self.seed)
+        ends, documents, crossing = choose_ends(dataset.val, before.max(), self.stride, self.blocks, self.seed)
         targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
         text = [id for id in targets.tolist() if id != dataset.tokenizer.eot]  # a mark between documents has no bytes
         bytes_per_token = len(dataset.tokenizer.decode_bytes(text)) / len(targets)
@@ -81,7 +79,7 @@ class Protocol:
         """(blocks, windows of a block, scored) float64."""
         before, scored = self.layout(length)
         starts = (found["ends"][:, None] - before).flatten()
-        losses = window_losses(subject, starts, length, scored, change)
+        losses, _ = score(subject, starts, length, scored, change)
         return losses.astype(np.float64).reshape(self.blocks, -1, scored)
 
     def measure(self, job, length, subject, found, trained):
@@ -117,7 +115,6 @@ class Protocol:
         for n, (loss, level, _) in self.bands(losses, found).items():
             delta, band, errors = deltas[n]
             rows[n] = {"loss": loss, "level": level, "delta": delta, "band": band} | errors
-            rows[n]["bits_per_byte"] = loss / math.log(2) / float(found["bytes_per_token"])
         return rows
 
     # how it is shown
@@ -258,13 +255,6 @@ class Position(Protocol, name="position"):
         edges = [0, *(n for n in self.lengths if n <= positions.shape[-1])]
         return {n: positions[..., low:n].mean(axis=-1) for low, n in itertools.pairwise(edges)}
 
-    def rows(self, found, trained):
-        """Without bits per byte: the bytes are counted for all targets, not for those of a row."""
-        rows = super().rows(found, trained)
-        for row in filter(None, rows.values()):
-            del row["bits_per_byte"]
-        return rows
-
 
 class Context(Protocol, name="context"):
     question = "fixed, and again with the context beyond the training length cut off, replaced or shuffled"
@@ -283,11 +273,11 @@ class Context(Protocol, name="context"):
         return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in further}
 
     def measure(self, job, length, subject, found, trained):
-        change = None
-        if job.startswith("foreign"):
-            change = foreign(subject.split, found["ends"], found["documents"], trained)
-        elif job.startswith("shuffled"):
-            change = shuffled(trained, self.seed)
+        changes = {
+            "foreign": foreign(subject.split, found["ends"], found["documents"], trained),
+            "shuffled": shuffled(trained, self.seed),
+        }
+        change = changes.get(job.partition("-")[0])
         return {job: self.block_losses(length, subject, found, change).mean(axis=(1, 2))}
 
     def rows(self, found, trained):
