@@ -56,8 +56,6 @@ class EvalConfig(Overrides):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold")
-        if "," in self.rope_scaling and not all(self.rope_scaling.split(",")):
-            raise ValueError(f"rope_scaling={self.rope_scaling!r} must be names with commas between them: none,yarn")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:

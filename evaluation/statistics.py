@@ -88,9 +88,8 @@ def mean_intervals(groups, documents, p=0.05):
 
 
 def breakdown(rows, training_length, threshold):
-    """L*: the first length past training_length whose Δ exceeds the threshold, in nats, by more than its band or
-    interval, or None. rows: {length: {"delta", "band"}, or None where the scheme is undefined}. Rows
-    whose band is NaN are skipped."""
+    """L*: the first length past training_length whose Δ exceeds the threshold by more than its band (NaN: never), or
+    None. rows: {length: {"delta", "band"}, or None if the scheme is undefined}."""
     past = ((n, row) for n, row in rows.items() if n > training_length and row)
     return next((n for n, row in past if row["delta"] - row["band"] > threshold), None)
 

@@ -89,7 +89,6 @@ MISTAKES = [
     (eval_length.main, "{rope} --block_tokens=2", "the shortest length, 4, must be at least four times block_tokens=2"),
     (eval_length.main, "{rope} --block_tokens=5 --protocol=sliding", "the shortest length, 4, must be at least the stride"),
     (eval_length.main, "{rope} --lengths=16,2048 --block_tokens=1 --blocks=2000", "room for 297 blocks with 2,048 tokens of context"),
-    (eval_length.main, "{rope} --rope_scaling=none,", "rope_scaling='none,' must be names with commas between them"),
     (eval_length.main, "{rope} --protocol=slide", "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
     (eval_length.main, "{rope} --wandb_mode=on", "wandb_mode='on' is not one of: auto, online, offline, disabled"),
     (eval_length.main, "{rope} WANDB_MODE=on", "WANDB_MODE='on' is not one of: online, offline, disabled"),

@@ -151,19 +151,16 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
 def test_a_further_protocol_is_one_class(trained, tmp_path, capsys):
     """It gets its flag, files, table and picture without any other change."""
 
-    class EverySecond(Protocol, name="every_second"):
-        question = "only every second block"
+    class Bits(Protocol, name="bits"):
+        question = "the loss in bits"
 
         def losses(self, found):
-            return {n: values[::2] for n, values in super().losses(found).items()}
+            return {n: values / np.log(2) for n, values in super().losses(found).items()}
 
-        def bands(self, differences, found):
-            return super().bands(differences, found | {"documents": found["documents"][::2]})
-
-    argv = [str(trained("rope")), "--blocks=20", f"--results_dir={tmp_path}", "--device=cpu", "--protocol=every_second"]
+    argv = [str(trained("rope")), "--blocks=20", f"--results_dir={tmp_path}", "--device=cpu", "--protocol=bits"]
     assert eval_length.main(argv) == 0
-    assert "every_second: the same 20 blocks of 1 tokens" in capsys.readouterr().out
-    assert (tmp_path / "length-every_second-rope.png").exists()
-    [path] = trained("rope").glob("length-every_second-*.npz")
+    assert "bits: the same 20 blocks of 1 tokens" in capsys.readouterr().out
+    assert (tmp_path / "length-bits-rope.png").exists()
+    [path] = trained("rope").glob("length-bits-*.npz")
     with np.load(path) as kept:
         assert kept["64"].shape == (20,)

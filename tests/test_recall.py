@@ -167,12 +167,3 @@ def test_the_command(trained, tmp_path, monkeypatch, capsys):
     eval_length.main([rope, alibi, *recall])  # of two training lengths
     found = json.loads((tmp_path / "results" / "recall-rope-alibi.json").read_text())["runs"]
     assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
-    stretched, measure = [], Recall.measure  # as far as each row needs, and no further
-
-    def noting(self, job, length, subject, *rest):
-        stretched.append((length, subject.model.config.rope_factor))
-        return measure(self, job, length, subject, *rest)
-
-    monkeypatch.setattr(Recall, "measure", noting)
-    eval_length.main([rope, *recall, "--rope_scaling=yarn", "--lengths=128"])
-    assert stretched == [(32, 1), (32, 1), (32, 1), (64, 2), (128, 4)]
