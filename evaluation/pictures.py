@@ -30,14 +30,12 @@ def scheme_styles(schemes):
     """The style of each line, given its scheme. The schemes of ORDER have the same colour and marker in every picture.
     Other schemes, and further lines of a scheme, take the colours that are free in this one, then used ones with
     another dash."""
-    schemes = list(schemes)
-    free = [i for i, scheme in enumerate(ORDER) if scheme not in schemes]
-    further, styles = itertools.count(len(COLORS)), []
+    schemes, styles = list(schemes), []
+    unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
+    free = itertools.chain(unused, itertools.count(len(COLORS)))
     for n, scheme in enumerate(schemes):
-        if scheme in ORDER and scheme not in schemes[:n]:
-            styles.append(line_style(ORDER.index(scheme)))
-        else:
-            styles.append(line_style(free.pop(0) if free else next(further)))
+        is_first = scheme in ORDER and scheme not in schemes[:n]
+        styles.append(line_style(ORDER.index(scheme) if is_first else next(free)))
     return styles
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, text_bands
+from evaluation.statistics import FEWEST_DOCUMENTS, estimate
 from evaluation.windows import choose_ends, first_end, foreign, score, shuffled
 
 STRIDES = 4  # per block, under `sliding`
@@ -28,12 +28,11 @@ class Protocol:
     cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
     one_run = "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
     several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
-    apart = 1.0  # factor by which the lines of a picture are moved apart horizontally, if they would hide each other
+    apart = 1.0  # factor that moves a picture's lines apart horizontally, so that equal ones stay visible
     identity = {}  # words that define the measurement: changing them makes kept losses invalid
 
-    def __init_subclass__(cls, name=None, stem=None):
-        if name:  # a class without a name is only a base class
-            cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
+    def __init_subclass__(cls, name, stem=None):
+        cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
 
     def __init__(self, cfg, training_lengths, n_tokens):
         """cfg: an EvalConfig. n_tokens: of the text. ValueError if lengths and blocks do not fit together."""
@@ -60,9 +59,8 @@ class Protocol:
         return np.array([length]), min(self.block_tokens, length)
 
     def prepare(self, dataset, trained):
-        """What a run is measured on: `ends` and `documents` (blocks,), the place in val.bin of each block's last target
-        and its document; `bytes_per_token` () of the targets; and `crossing` (), the share of contexts that cross
-        documents."""
+        """What a run is measured on: `ends` (blocks,), the place in val.bin of each block's last target; `documents`
+        (blocks,); `bytes_per_token` () of the targets; `crossing` (), the share of contexts that cross documents."""
         before, scored = self.layout(self.longest)
         ends, documents, crossing = choose_ends(dataset.val, before.max(), self.stride, self.blocks, self.seed)
         targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
@@ -71,8 +69,8 @@ class Protocol:
         return {"ends": ends, "documents": documents, "bytes_per_token": bytes_per_token, "crossing": crossing}
 
     def jobs(self, trained, limit):
-        """Everything that is measured for a run, {name of the array that it yields: tokens of context}. limit: how many
-        positions its scheme has; None: any number."""
+        """What is measured for a run, {name of the array: tokens of context}. limit: the positions of its scheme, or
+        None."""
         return {str(n): n for n in self.lengths if limit is None or n <= limit}
 
     def block_losses(self, length, subject, found, change=None):
@@ -92,17 +90,13 @@ class Protocol:
         """{length: (blocks,)}. In `found`, arrays may have the seeds of one experiment as a first dimension."""
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
-    def bands(self, values, found, p=0.05):
-        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. For one
-        run it is the half-width of a band, for several seeds that of an interval (see statistics.py). It is NaN if the
-        text has too few documents."""
+    def bands(self, values, found):
+        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. One run
+        has the half-width of a band, several seeds that of an interval (see statistics.py)."""
         if not values:
             return {}
-        stacked, errors = np.stack(list(values.values()), axis=-1), {}
-        if stacked.ndim == 2:
-            means, widths = text_bands(stacked, found["documents"], self.seed, p)
-        else:
-            means, widths, errors = mean_intervals([stacked], found["documents"], p)
+        stacked = np.stack([np.atleast_2d(losses) for losses in values.values()], axis=-1)
+        means, widths, errors = estimate([stacked], found["documents"], self.seed)
         return {
             key: (means[i], widths[i], {cause: of_each[i] for cause, of_each in errors.items()})
             for i, key in enumerate(values)

@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.protocols import within
-from evaluation.statistics import breakdown, mean_intervals, text_bands
+from evaluation.statistics import breakdown, estimate
 
 
 class Measured(NamedTuple):
@@ -58,11 +58,8 @@ def difference(protocol, one, two, length, p=0.05):
     that of a band over text only."""
     known = next(iter(one.values()))
     a, b = (np.stack([protocol.losses(run)[length] for run in runs.values()])[..., None] for runs in (one, two))
-    if min(len(a), len(b)) > 1:
-        mean, width, more = mean_intervals([a, -b], known["documents"], p)
-        return mean[0], width[0], more["detectable"][0]
-    mean, width = text_bands(a.mean(axis=0) - b.mean(axis=0), known["documents"], protocol.seed, p)
-    return mean[0], width[0], np.nan
+    mean, width, errors = estimate([a, -b], known["documents"], protocol.seed, p)
+    return mean[0], width[0], errors.get("detectable", [np.nan])[0]
 
 
 def contrasts(protocol, losses, length):

@@ -21,8 +21,8 @@ def t_quantile(p, df):
 
 def by_document(values, documents):
     """Mean of values (…, blocks, columns) over blocks, and the contribution of each document to the error of that mean,
-    (…, documents, columns). As in the jackknife, a document's contribution is scaled up, the more so the larger its
-    share of the blocks, so that one very large document shows."""
+    (…, documents, columns). As in the jackknife, contributions are scaled up, those of large documents most, so that
+    one very large document makes the error large."""
     distinct, ids = np.unique(documents, return_inverse=True)
     sums = np.zeros((*values.shape[:-2], len(distinct), values.shape[-1]))
     np.add.at(np.moveaxis(sums, -2, 0), ids, np.moveaxis(values, -2, 0))
@@ -85,6 +85,14 @@ def mean_intervals(groups, documents, p=0.05):
         for q in (p, 0.4)
     )
     return total, width, {"text_se": np.sqrt(text), "seed_se": np.sqrt(seed), "detectable": width + power}
+
+
+def estimate(groups, documents, seed, p=0.05):
+    """What mean_intervals returns if all groups have several seeds; otherwise, the band of text_bands for the means
+    over seeds, without standard errors."""
+    if min(map(len, groups)) > 1:
+        return mean_intervals(groups, documents, p)
+    return *text_bands(sum(values.mean(axis=0) for values in groups), documents, seed, p), {}
 
 
 def breakdown(rows, training_length, threshold):

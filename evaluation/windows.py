@@ -89,8 +89,8 @@ def shuffled(kept, seed):
 
 def foreign(split, ends, documents, kept):
     """A `change` of the windows before `ends`: replaces the context except its last `kept` tokens by the tokens in the
-    same places before another block, the donor. It is the first one, counted from half the text on, whose tokens are
-    outside the window and outside its document. ValueError if there is none."""
+    same places before another block, the donor: the first block, searching from half the text ahead, whose tokens lie
+    outside both the window and its document. ValueError if there is none."""
     bounds = np.append(split.docs, len(split.tokens))
 
     def change(row, i):
