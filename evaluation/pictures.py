@@ -10,13 +10,12 @@ DASHES = ("-", "--", ":")
 ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours
 
 
-def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
+def figure_of(columns, title, width=4.6, height=3.9, **sharing):
     """A figure and its axes, side by side. width and height: of each of the axes, in inches."""
     from matplotlib.figure import Figure  # takes 0.7 s, so it is imported only here
 
     figure = Figure(figsize=(width * columns, height), dpi=150 if columns == 1 else 110, layout="constrained")
-    if title:
-        figure.suptitle(title)
+    figure.suptitle(title)
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 

@@ -154,7 +154,7 @@ def draw(protocol, results, texts, about):
     says how the runs were trained and measured."""
     shown, n = protocol.shown(), len(protocol.panels)
     title = f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}"
-    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=title, sharey=True)
+    figure, all_axes = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
     for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
         if key == "delta":
