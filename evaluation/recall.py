@@ -90,7 +90,7 @@ class Recall(Protocol, name="recall", stem="recall"):
     one_run = "Interval of one run: over the choice of questions only (Wilson)."
     several_seeds = "Interval of several seeds: of their mean, over documents and seeds."
     apart = 1.04
-    identity = {"questions": "planted once"}
+    identity = {"questions": "planted once, with the longest context before all of them"}
 
     def change(self, found, distance, length):
         """Plants the facts of all questions at distances from `distance` up to twice that."""
@@ -101,8 +101,7 @@ class Recall(Protocol, name="recall", stem="recall"):
     def prepare(self, dataset, trained):
         """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
         of SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
-        longest = max(self.jobs(self.training_lengths[-1], None).values())  # so that all runs have the same questions
-        ends, documents = choose_questions(dataset, longest, self.blocks, self.seed)
+        ends, documents = choose_questions(dataset, self.longest, self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
         for d, length in self.jobs(trained, None).items():
             windows, change = dataset.val.windows(ends - length, length), self.change(found, int(d), length)
