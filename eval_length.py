@@ -6,6 +6,7 @@ run folders and not repeated; after Ctrl-C, the same command resumes. Protocols:
 
 """
 
+import contextlib
 import dataclasses
 import inspect
 import io
@@ -13,7 +14,6 @@ import itertools
 import json
 import tempfile
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from evaluation.report import Measured, charts, json_text, pool_seeds, report, r
 from evaluation.windows import Subject
 from model import SCHEMES, find_scheme
 from run import files, tracking
-from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
+from run.checkpoint import CALL_FIELDS, Overrides, is_whole, load_checkpoint
 from run.device import pick_device, pick_dtype
 from run.script import script
 
@@ -58,8 +58,6 @@ class EvalConfig(Overrides):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold")
-        if "," in self.rope_scaling and not all(self.rope_scaling.split(",")):
-            raise ValueError(f"rope_scaling={self.rope_scaling!r} must be names with commas between them: none,yarn")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
@@ -108,26 +106,21 @@ def results_stem(cfg, runs):
     return f"{stem_of(cfg)}-{names}"
 
 
-def settings_of(run):
-    """The settings that make a run's experiment, except those of its position scheme."""
-    own = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
-    own.update(itertools.chain.from_iterable(scheme.reads for scheme in SCHEMES.values()))
-    known = dataclasses.asdict(run.config) | run.settings
-    return {key: value for key, value in known.items() if key not in own}
-
-
 def unlike_settings(runs):
     """The settings in which runs differ besides scheme and seed, in words: "max_iters=850, but 100 in none"."""
-    known, words = {name: settings_of(run) for name, run in runs.items()}, []
-    for key in set.intersection(*(set(settings) for settings in known.values())):
-        by_value = {}
+    expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
+    expected.update(*(scheme.reads for scheme in SCHEMES.values()))
+    known = {name: dataclasses.asdict(run.config) | run.settings for name, run in runs.items()}
+    words = []
+    for key in sorted(set.intersection(*map(set, known.values())) - expected):
+        names = {}  # {value: the runs that have it}
         for name, settings in known.items():
-            by_value.setdefault(repr(settings[key]), []).append(name)
-        usual, *others = sorted(by_value, key=lambda value: -len(by_value[value]))
+            names.setdefault(repr(settings[key]), []).append(name)
+        usual, *others = sorted(names, key=lambda value: -len(names[value]))
         if others:
-            exceptions = ", ".join(f"{value} in {', '.join(by_value[value])}" for value in others)
+            exceptions = ", ".join(f"{value} in {', '.join(names[value])}" for value in others)
             words.append(f"{key}={usual}, but {exceptions}")
-    return "; ".join(sorted(words))
+    return "; ".join(words)
 
 
 def about(cfg, runs):
@@ -142,8 +135,8 @@ def about(cfg, runs):
 
 
 def measure(cfg, protocol, run, dataset, targets):
-    """The targets and what each job yields, {name: array}, and whether anything was computed. Arrays that are kept in
-    the run's folder are not computed again; the others are saved job by job."""
+    """The targets and what each job yields, {name: array}, and whether anything was computed. What the run's folder
+    already has is not computed again; the rest is saved there job by job."""
     device, trained = pick_device(cfg.device), run.config.block_size
     dtype = pick_dtype(cfg.dtype, device)
     key = {  # everything that the values depend on
@@ -171,17 +164,13 @@ def measure(cfg, protocol, run, dataset, targets):
 
 def kept(path, known, rows):
     """The measurements in an .npz file, {name: array}: all arrays but the known ones. ValueError if it is damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
-                raise ValueError  # np.savez compresses nothing, and this may inflate to any size
-            found = {name: archive[name] for name in archive if name not in known}
-        if all(a.dtype.kind in "bf" and a.shape[:1] == (rows,) and np.isfinite(a).all() for a in found.values()):
-            return found
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except Exception:  # whatever a damaged or hostile file provokes
-        pass
+    if is_whole(path):  # it may still provoke any exception
+        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive if name not in known}
+            if all(a.dtype.kind in "bf" and a.shape[:1] == (rows,) and np.isfinite(a).all() for a in found.values()):
+                return found
     raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
 
 

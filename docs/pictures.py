@@ -60,7 +60,7 @@ def sinusoidal_table(n):
 
 
 def draw_sinusoidal():
-    figure, (first, whole) = figure_of(2, title="Sinusoidal table: sines and cosines, from fast to slow")
+    figure, (first, whole) = figure_of(2, "Sinusoidal table: sines and cosines, from fast to slow")
     table, labels = sinusoidal_table(1024), ("channel", "position", "value")
     heat(first, table[:50, :64], "the first 50 positions, channels 0 to 63", *labels)
     heat(whole, table, "all channels, 1,024 positions", *labels)
@@ -69,7 +69,7 @@ def draw_sinusoidal():
 
 def draw_learnable(model):
     learned = model.pos.wpe.weight
-    figure, panels = figure_of(2, title="Cosine similarity of position vectors")
+    figure, panels = figure_of(2, "Cosine similarity of position vectors")
     tables = ("sinusoidal", sinusoidal_table(len(learned))), ("learnable", learned)
     for axes, (name, table) in zip(panels, tables, strict=True):
         directions = F.normalize(table, dim=-1)
@@ -80,7 +80,7 @@ def draw_learnable(model):
 def draw_rope():
     D = SHAPE.n_embd // SHAPE.n_head
     turns = GPT(replace(SHAPE, pos_scheme="rope")).pos.prepare(torch.arange(512), None)  # (512, D/2)
-    figure, (angles, products) = figure_of(2, title=f"RoPE, head size {D}, theta 10,000")
+    figure, (angles, products) = figure_of(2, f"RoPE, head size {D}, theta 10,000")
     named = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, D // 2 - 1)}
     curves(angles, named, "cosine of the angle: low pairs turn fast", "position", "cos(position · θ)")
 
@@ -96,7 +96,7 @@ def draw_rope():
 def draw_biases(layers, trained, title, **labels):
     """What is added to each head's score, by distance: one panel for each (heads, distances) in layers."""
     width = 7 if len(layers) == 1 else 3.6
-    figure, panels = figure_of(len(layers), width, title=title, sharey=True)
+    figure, panels = figure_of(len(layers), title, width, sharey=True)
     for axes, heads in zip(panels, layers, strict=True):
         curves(axes, {f"head {h}": bias for h, bias in enumerate(heads, 1)}, **labels)
         mark_training_length(axes, trained)
@@ -107,8 +107,8 @@ def draw_biases(layers, trained, title, **labels):
 def draw_t5(model):
     T = model.config.block_size
     bias = model.pos.prepare(torch.arange(4 * T), torch.arange(4 * T)).T  # (H, distances)
-    labels = dict(xlabel="distance + 1 (tokens)", logarithmic=True)
-    return draw_biases([bias], T, "T5's learned bias: one step per bucket", **labels)
+    title = "T5's learned bias: one step per bucket"
+    return draw_biases([bias], T, title, xlabel="distance + 1 (tokens)", logarithmic=True)
 
 
 def draw_transformer_xl(model):
@@ -143,7 +143,7 @@ def draw_scores(runs):
         n = min(T if model.config.max_positions else 4 * T, len(text.tokens))
         starts = (len(text.tokens) - n) // WINDOWS * np.arange(WINDOWS)  # spread over the text
         named[scheme] = mean_score_by_distance(model, text.windows(starts, n - 1))
-    figure, (axes,) = figure_of(1, width=8, height=5, title="Score against distance: mean over text, layers and heads")
+    figure, (axes,) = figure_of(1, "Score against distance: mean over text, layers and heads", width=8, height=5)
     ylabel = "score, relative to the query's mean (nats)"
     curves(axes, named, "", "distance + 1 (tokens)", ylabel, logarithmic=True)
     axes.set_ylim(bottom=-15)  # ALiBi's line continues downwards

@@ -10,13 +10,12 @@ DASHES = ("-", "--", ":")
 ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours
 
 
-def figure_of(columns, width=4.6, height=3.9, title=None, **sharing):
+def figure_of(columns, title, width=4.6, height=3.9, **sharing):
     """A figure and its axes, side by side. width and height: of each of the axes, in inches."""
     from matplotlib.figure import Figure  # takes 0.7 s, so it is imported only here
 
     figure = Figure(figsize=(width * columns, height), dpi=150 if columns == 1 else 110, layout="constrained")
-    if title:
-        figure.suptitle(title)
+    figure.suptitle(title)
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
@@ -30,14 +29,12 @@ def scheme_styles(schemes):
     """The style of each line, given its scheme. The schemes of ORDER have the same colour and marker in every picture.
     Other schemes, and further lines of a scheme, take the colours that are free in this one, then used ones with
     another dash."""
-    schemes = list(schemes)
-    free = [i for i, scheme in enumerate(ORDER) if scheme not in schemes]
-    further, styles = itertools.count(len(COLORS)), []
+    schemes, styles = list(schemes), []
+    unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
+    free = itertools.chain(unused, itertools.count(len(COLORS)))
     for n, scheme in enumerate(schemes):
-        if scheme in ORDER and scheme not in schemes[:n]:
-            styles.append(line_style(ORDER.index(scheme)))
-        else:
-            styles.append(line_style(free.pop(0) if free else next(further)))
+        is_first = scheme in ORDER and scheme not in schemes[:n]
+        styles.append(line_style(ORDER.index(scheme) if is_first else next(free)))
     return styles
 
 

@@ -3,12 +3,11 @@ itself and names its files:  class Fixed(Protocol, name="fixed", stem="length").
 """
 
 import itertools
-import math
 
 import numpy as np
 
-from evaluation.statistics import FEWEST_DOCUMENTS, mean_intervals, text_bands
-from evaluation.windows import choose_ends, first_end, foreign, shuffled, window_losses
+from evaluation.statistics import FEWEST_DOCUMENTS, estimate
+from evaluation.windows import choose_ends, first_end, foreign, score, shuffled
 
 STRIDES = 4  # per block, under `sliding`
 
@@ -16,8 +15,8 @@ PROTOCOLS = {}  # name -> class
 
 
 class Protocol:
-    """Scores the same blocks of targets at every length. `found` is what is known about a run: arrays by the names of
-    jobs, and what `prepare` returned."""
+    """Scores the same blocks of targets at every length. In its methods, `found` is what is known about a run: arrays
+    by the names of jobs, and what `prepare` returned."""
 
     question = ""  # what it answers: for --help, and the title of the picture
     options = ("block_tokens", "threshold")  # the optional fields of EvalConfig that this protocol reads
@@ -29,12 +28,11 @@ class Protocol:
     cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
     one_run = "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
     several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
-    apart = 1.0  # factor by which the lines of a picture are moved apart horizontally, if they would hide each other
+    apart = 1.0  # factor that moves a picture's lines apart horizontally, so that equal ones stay visible
     identity = {}  # words that define the measurement: changing them makes kept losses invalid
 
-    def __init_subclass__(cls, name=None, stem=None):
-        if name:  # a class without a name is only a base class
-            cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
+    def __init_subclass__(cls, name, stem=None):
+        cls.name, cls.stem, PROTOCOLS[name] = name, stem or f"length-{name}", cls
 
     def __init__(self, cfg, training_lengths, n_tokens):
         """cfg: an EvalConfig. n_tokens: of the text. ValueError if lengths and blocks do not fit together."""
@@ -42,8 +40,8 @@ class Protocol:
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
-        stride = len(self.layout(self.longest)[0]) * self.block_tokens
-        room = (n_tokens - 1 - first_end(n_tokens, self.longest, stride)) // stride
+        self.stride = len(self.layout(self.longest)[0]) * self.block_tokens
+        room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.stride)) // self.stride
         self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
 
     def choose_block_tokens(self, given):
@@ -61,27 +59,25 @@ class Protocol:
         return np.array([length]), min(self.block_tokens, length)
 
     def prepare(self, dataset, trained):
-        """What a run is measured on: `ends` and `documents` (blocks,), the place in val.bin of each block's last target
-        and its document; `bytes_per_token` () of the targets; and `crossing` (), the share of contexts that cross
-        documents."""
+        """What a run is measured on: `ends` (blocks,), the place in val.bin of each block's last target; `documents`
+        (blocks,); `bytes_per_token` () of the targets; `crossing` (), the share of contexts that cross documents."""
         before, scored = self.layout(self.longest)
-        stride = len(before) * self.block_tokens
-        ends, documents, crossing = choose_ends(dataset.val, before.max(), stride, self.blocks, self.seed)
+        ends, documents, crossing = choose_ends(dataset.val, before.max(), self.stride, self.blocks, self.seed)
         targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
         text = [id for id in targets.tolist() if id != dataset.tokenizer.eot]  # a mark between documents has no bytes
         bytes_per_token = len(dataset.tokenizer.decode_bytes(text)) / len(targets)
         return {"ends": ends, "documents": documents, "bytes_per_token": bytes_per_token, "crossing": crossing}
 
     def jobs(self, trained, limit):
-        """Everything that is measured for a run, {name of the array that it yields: tokens of context}. limit: how many
-        positions its scheme has; None: any number."""
+        """What is measured for a run, {name of the array: tokens of context}. limit: the positions of its scheme, or
+        None."""
         return {str(n): n for n in self.lengths if limit is None or n <= limit}
 
     def block_losses(self, length, subject, found, change=None):
         """(blocks, windows of a block, scored) float64."""
         before, scored = self.layout(length)
         starts = (found["ends"][:, None] - before).flatten()
-        losses = window_losses(subject, starts, length, scored, change)
+        losses, _ = score(subject, starts, length, scored, change)
         return losses.astype(np.float64).reshape(self.blocks, -1, scored)
 
     def measure(self, job, length, subject, found, trained):
@@ -94,17 +90,13 @@ class Protocol:
         """{length: (blocks,)}. In `found`, arrays may have the seeds of one experiment as a first dimension."""
         return {n: found[str(n)] for n in self.lengths if str(n) in found}
 
-    def bands(self, values, found, p=0.05):
-        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. For one
-        run it is the half-width of a band, for several seeds that of an interval (see statistics.py). It is NaN if the
-        text has too few documents."""
+    def bands(self, values, found):
+        """{key: (mean, half-width, standard errors by cause)} of values, {key: (blocks,) or (seeds, blocks)}. One run
+        has the half-width of a band, several seeds that of an interval (see statistics.py)."""
         if not values:
             return {}
-        stacked, errors = np.stack(list(values.values()), axis=-1), {}
-        if stacked.ndim == 2:
-            means, widths = text_bands(stacked, found["documents"], self.seed, p)
-        else:
-            means, widths, errors = mean_intervals([stacked], found["documents"], p)
+        stacked = np.stack([np.atleast_2d(losses) for losses in values.values()], axis=-1)
+        means, widths, errors = estimate([stacked], found["documents"], self.seed)
         return {
             key: (means[i], widths[i], {cause: of_each[i] for cause, of_each in errors.items()})
             for i, key in enumerate(values)
@@ -117,7 +109,6 @@ class Protocol:
         for n, (loss, level, _) in self.bands(losses, found).items():
             delta, band, errors = deltas[n]
             rows[n] = {"loss": loss, "level": level, "delta": delta, "band": band} | errors
-            rows[n]["bits_per_byte"] = loss / math.log(2) / float(found["bytes_per_token"])
         return rows
 
     # how it is shown
@@ -258,13 +249,6 @@ class Position(Protocol, name="position"):
         edges = [0, *(n for n in self.lengths if n <= positions.shape[-1])]
         return {n: positions[..., low:n].mean(axis=-1) for low, n in itertools.pairwise(edges)}
 
-    def rows(self, found, trained):
-        """Without bits per byte: the bytes are counted for all targets, not for those of a row."""
-        rows = super().rows(found, trained)
-        for row in filter(None, rows.values()):
-            del row["bits_per_byte"]
-        return rows
-
 
 class Context(Protocol, name="context"):
     question = "fixed, and again with the context beyond the training length cut off, replaced or shuffled"
@@ -283,11 +267,11 @@ class Context(Protocol, name="context"):
         return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in further}
 
     def measure(self, job, length, subject, found, trained):
-        change = None
-        if job.startswith("foreign"):
-            change = foreign(subject.split, found["ends"], found["documents"], trained)
-        elif job.startswith("shuffled"):
-            change = shuffled(trained, self.seed)
+        changes = {
+            "foreign": foreign(subject.split, found["ends"], found["documents"], trained),
+            "shuffled": shuffled(trained, self.seed),
+        }
+        change = changes.get(job.partition("-")[0])
         return {job: self.block_losses(length, subject, found, change).mean(axis=(1, 2))}
 
     def rows(self, found, trained):

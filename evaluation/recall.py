@@ -5,12 +5,11 @@ import re
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from data import tuning_part
 from evaluation.protocols import Protocol, doublings
 from evaluation.statistics import wilson
-from evaluation.windows import predictions
+from evaluation.windows import score
 
 MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: the first time a fact, from then on a question
 SIGNS = ".0123456789"  # the filler between mentions, and the digits
@@ -91,7 +90,7 @@ class Recall(Protocol, name="recall", stem="recall"):
     one_run = "Interval of one run: over the choice of questions only (Wilson)."
     several_seeds = "Interval of several seeds: of their mean, over documents and seeds."
     apart = 1.04
-    identity = {"questions": "planted once"}
+    identity = {"questions": "planted once, with the longest context before all of them"}
 
     def change(self, found, distance, length):
         """Plants the facts of all questions at distances from `distance` up to twice that."""
@@ -102,10 +101,9 @@ class Recall(Protocol, name="recall", stem="recall"):
     def prepare(self, dataset, trained):
         """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
         of SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
-        lengths = self.jobs(trained, None)
-        ends, documents = choose_questions(dataset, max(lengths.values()), self.blocks, self.seed)
+        ends, documents = choose_questions(dataset, self.longest, self.blocks, self.seed)
         found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
-        for d, length in lengths.items():
+        for d, length in self.jobs(trained, None).items():
             windows, change = dataset.val.windows(ends - length, length), self.change(found, int(d), length)
             for i, row in enumerate(windows):
                 change(row, i)
@@ -119,12 +117,9 @@ class Recall(Protocol, name="recall", stem="recall"):
 
     def measure(self, job, length, subject, found, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss."""
-        right, losses = [], []
         change = self.change(found, int(job), length)
-        for logits, answers in predictions(subject, found["ends"] - length, length, scored=1, change=change):
-            right.append((logits.argmax(-1) == answers).cpu())
-            losses.append(F.cross_entropy(logits, answers, reduction="none").cpu())
-        return {job: torch.cat(right).numpy(), f"loss-{job}": torch.cat(losses).numpy()}
+        losses, right = score(subject, found["ends"] - length, length, scored=1, change=change)
+        return {job: right[:, 0], f"loss-{job}": losses[:, 0]}
 
     def losses(self, found):
         """{distance: whether each answer is right}, as numbers."""

@@ -10,9 +10,7 @@ import numpy as np
 
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.protocols import within
-from evaluation.statistics import breakdown, mean_intervals, text_bands
-
-CAPTION = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
+from evaluation.statistics import breakdown, estimate
 
 
 class Measured(NamedTuple):
@@ -36,26 +34,22 @@ def pool_seeds(protocol, measured):
     with the same seed keeps a line of its own. measured: {name: Measured}."""
     groups = {}  # {experiment: {seed: name}}
     for name, run in measured.items():
-        seeds = groups.setdefault(run.experiment, {})
-        if run.result["seed"] in seeds:
-            seeds = groups.setdefault(name, {})
-        seeds[run.result["seed"]] = name
+        names = groups.setdefault(run.experiment, {})
+        if run.result["seed"] in names:
+            names = groups.setdefault(name, {})
+        names[run.result["seed"]] = name
     results, losses = {}, {}
-    for seeds in groups.values():
-        shortest = min(seeds.values(), key=len)
-        results[shortest] = measured[shortest].result
-        losses[shortest] = {seed: measured[name].found for seed, name in seeds.items()}
-        if len(seeds) > 1:
-            pooled = result_of(protocol, measured[shortest].result, stacked(losses[shortest].values()))
-            results[shortest] = pooled | {"seeds": {name: measured[name].result["rows"] for name in seeds.values()}}
+    for names in groups.values():
+        shortest = min(names.values(), key=len)
+        result, found = measured[shortest].result, {seed: measured[name].found for seed, name in names.items()}
+        if len(names) > 1:
+            first, *others = found.values()
+            common = set(first).intersection(*others) - {"documents"}
+            stacked = {key: np.stack([run[key] for run in found.values()]) for key in common}
+            result = result_of(protocol, result, stacked | {"documents": first["documents"]})
+            result["seeds"] = {name: measured[name].result["rows"] for name in names.values()}
+        results[shortest], losses[shortest] = result, found
     return results, losses
-
-
-def stacked(runs):
-    """What is known about several runs that scored the same blocks, with the runs as the first dimension of arrays."""
-    first, *others = runs
-    arrays = {name: np.stack([run[name] for run in runs]) for name in set(first).intersection(*others)}
-    return arrays | {name: first[name] for name in ("documents", "bytes_per_token") if name in first}
 
 
 def difference(protocol, one, two, length, p=0.05):
@@ -64,33 +58,28 @@ def difference(protocol, one, two, length, p=0.05):
     that of a band over text only."""
     known = next(iter(one.values()))
     a, b = (np.stack([protocol.losses(run)[length] for run in runs.values()])[..., None] for runs in (one, two))
-    if min(len(a), len(b)) > 1:
-        mean, width, more = mean_intervals([a, -b], known["documents"], p)
-        return mean[0], width[0], more["detectable"][0]
-    mean, width = text_bands(a.mean(axis=0) - b.mean(axis=0), known["documents"], protocol.seed, p)
-    return mean[0], width[0], np.nan
+    mean, width, errors = estimate([a, -b], known["documents"], protocol.seed, p)
+    return mean[0], width[0], errors.get("detectable", [np.nan])[0]
 
 
 def contrasts(protocol, losses, length):
     """{(a, b): how their losses differ at a length} of every pair of lines with two seeds or more. half_width is that
     of the 95% interval of this pair alone; `significant` holds for all pairs together, at 95% (Holm 1979); `detectable`
     is the smallest difference that the strictest of these tests detects in 80% of repetitions."""
-    lines = {
-        name: runs for name, runs in losses.items()
-        if len(runs) > 1 and all(length in protocol.losses(run) for run in runs.values())
-    }  # fmt: skip
-    found, ends = {}, {name: next(iter(runs.values()))["ends"] for name, runs in lines.items()}
+    several = {name: runs for name, runs in losses.items() if len(runs) > 1}
+    lines = [name for name, runs in several.items() if all(length in protocol.losses(run) for run in runs.values())]
+    found = {}
     for a, b in itertools.combinations(lines, 2):
-        mean, width, _ = difference(protocol, lines[a], lines[b], length)
-        if np.array_equal(ends[a], ends[b]) and not np.isnan(width):
+        mean, width, _ = difference(protocol, losses[a], losses[b], length)
+        if not np.isnan(width):
             found[a, b] = {"difference": mean, "half_width": width}
     clearest_first = sorted(found, key=lambda pair: -abs(found[pair]["difference"]) / (found[pair]["half_width"] or 1))
     still = True
     for i, (a, b) in enumerate(clearest_first):
-        _, width, _ = difference(protocol, lines[a], lines[b], length, 0.05 / (len(found) - i))
+        _, width, _ = difference(protocol, losses[a], losses[b], length, 0.05 / (len(found) - i))
         still = still and abs(found[a, b]["difference"]) > width  # Holm stops at the first that is not significant
         found[a, b]["significant"] = bool(still)
-        found[a, b]["detectable"] = difference(protocol, lines[a], lines[b], length, 0.05 / len(found))[2]
+        found[a, b]["detectable"] = difference(protocol, losses[a], losses[b], length, 0.05 / len(found))[2]
     return found
 
 
@@ -103,13 +92,11 @@ def columns(lines):
 
 def contrast_table(protocol, found, length):
     """What `contrasts` returned, as a triangle."""
-    names = list(dict.fromkeys([a for a, _ in found] + [b for _, b in found]))
+    names = list(dict.fromkeys(itertools.chain(*found)))
     lines = [["", *names[:-1]]]
     for i, row in enumerate(names[1:], start=1):
-        lines.append([row])
-        for pair in (found.get((column, row)) for column in names[:i]):
-            not_shown = "·" if pair else ""  # "": no second seed, or other blocks
-            lines[-1].append(f"{-pair['difference']:+.3f}" if pair and pair["significant"] else not_shown)
+        pairs = [found[column, row] for column in names[:i]]
+        lines.append([row, *(f"{-pair['difference']:+.3f}" if pair["significant"] else "·" for pair in pairs)])
     detectable = sorted(pair["detectable"] for pair in found.values())
     return (
         f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
@@ -167,7 +154,7 @@ def draw(protocol, results, texts, about):
     says how the runs were trained and measured."""
     shown, n = protocol.shown(), len(protocol.panels)
     title = f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}"
-    figure, all_axes = figure_of(n, width=9 if n == 1 else 6, height=5, title=title, sharey=True)
+    figure, all_axes = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
     for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
         if key == "delta":
@@ -195,7 +182,8 @@ def draw(protocol, results, texts, about):
         axes.set(xlabel=protocol.axis, ylabel=ylabel)
         protocol.decorate(axes, texts)
         label_ends(axes, ends)
-    figure.supxlabel(CAPTION, fontsize=8, color="0.4")
+    caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
+    figure.supxlabel(caption, fontsize=8, color="0.4")
     return figure
 
 
@@ -234,12 +222,12 @@ def report(protocol, results, losses, texts, base, about):
 def charts(protocol, results, picture, x):
     """What wandb shows, as tracking.publish takes it: a run for each result, so that they share their charts against x,
     and the picture in the first of them."""
-    runs = {}
+    runs, keys = {}, {*protocol.panels, protocol.headline}
     for name, result in results.items():
-        keys = [key for key in dict.fromkeys((*protocol.panels, protocol.headline))]
         about = {key: value for key, value in result.items() if key not in ("rows", "seeds")}
-        rows = [(n, result["rows"][n]) for n in protocol.shown() if result["rows"][n]]
-        of_run = [{x: n} | {f"{protocol.stem}/{key}": row[key] for key in keys if key in row} for n, row in rows]
-        runs[name] = about, of_run
-    next(iter(runs.values()))[1].append({"image": {f"{protocol.stem}/picture": str(picture)}})
+        defined = {n: row for n, row in result["rows"].items() if row}
+        shown = {n: {f"{protocol.stem}/{key}": row[key] for key in row if key in keys} for n, row in defined.items()}
+        runs[name] = about, [{x: n} | row for n, row in shown.items()]
+    _, first = next(iter(runs.values()))
+    first.append({"image": {f"{protocol.stem}/picture": str(picture)}})
     return runs

@@ -21,8 +21,8 @@ def t_quantile(p, df):
 
 def by_document(values, documents):
     """Mean of values (…, blocks, columns) over blocks, and the contribution of each document to the error of that mean,
-    (…, documents, columns). As in the jackknife, a document's contribution is scaled up, the more so the larger its
-    share of the blocks, so that one very large document shows."""
+    (…, documents, columns). As in the jackknife, contributions are scaled up, those of large documents most, so that
+    one very large document makes the error large."""
     distinct, ids = np.unique(documents, return_inverse=True)
     sums = np.zeros((*values.shape[:-2], len(distinct), values.shape[-1]))
     np.add.at(np.moveaxis(sums, -2, 0), ids, np.moveaxis(values, -2, 0))
@@ -87,10 +87,17 @@ def mean_intervals(groups, documents, p=0.05):
     return total, width, {"text_se": np.sqrt(text), "seed_se": np.sqrt(seed), "detectable": width + power}
 
 
+def estimate(groups, documents, seed, p=0.05):
+    """What mean_intervals returns if all groups have several seeds; otherwise, the band of text_bands for the means
+    over seeds, without standard errors."""
+    if min(map(len, groups)) > 1:
+        return mean_intervals(groups, documents, p)
+    return *text_bands(sum(values.mean(axis=0) for values in groups), documents, seed, p), {}
+
+
 def breakdown(rows, training_length, threshold):
-    """L*: the first length past training_length whose Δ exceeds the threshold, in nats, by more than its band or
-    interval, or None. rows: {length: {"delta", "band"}, or None where the scheme is undefined}. Rows
-    whose band is NaN are skipped."""
+    """L*: the first length past training_length whose Δ exceeds the threshold by more than its band (NaN: never), or
+    None. rows: {length: {"delta", "band"}, or None if the scheme is undefined}."""
     past = ((n, row) for n, row in rows.items() if n > training_length and row)
     return next((n for n, row in past if row["delta"] - row["band"] > threshold), None)
 

@@ -54,12 +54,12 @@ def choose_ends(split, longest, stride, n, seed):
 
 
 @torch.no_grad()
-def predictions(subject, starts, length, scored, change=None):
-    """Yields, a few thousand at a time, the last `scored` predictions of each window of `length` tokens: their logits
-    (n, vocabulary) and targets (n,). change(row, i) may change window i, whose row has length + 1 tokens. Memory holds
-    only one batch of windows and the yielded logits."""
+def score(subject, starts, length, scored, change=None):
+    """The losses in nats of the last `scored` predictions of each window of `length` tokens, and whether the likeliest
+    token is right: both (windows, scored). change(row, i) may change window i, whose row has length + 1 tokens. Memory
+    holds only one batch of windows and the logits of 4,096 predictions."""
     budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
-    rows = max(1, budget // length)
+    rows, losses, right = max(1, budget // length), [], []
     for first in range(0, len(starts), rows):
         window = subject.split.windows(starts[first : first + rows], length)
         if change:
@@ -70,15 +70,11 @@ def predictions(subject, starts, length, scored, change=None):
             hidden = subject.model.hidden(window[:, :-1], last=scored).flatten(0, 1)
         targets = window[:, -scored:].flatten()
         for some, wanted in zip(hidden.split(4096), targets.split(4096), strict=True):
-            yield subject.model.lm_head(some.float()), wanted  # in float32, whatever the dtype
+            logits = subject.model.lm_head(some.float())  # in float32, whatever the dtype
+            losses.append(F.cross_entropy(logits, wanted, reduction="none").cpu())
+            right.append((logits.argmax(-1) == wanted).cpu())
         subject.progress(len(window) * length)
-
-
-def window_losses(subject, starts, length, scored, change=None):
-    """The losses of these predictions in nats: (windows, scored) float32."""
-    scores = predictions(subject, starts, length, scored, change)
-    losses = [F.cross_entropy(logits, targets, reduction="none").cpu() for logits, targets in scores]
-    return torch.cat(losses).view(len(starts), scored).numpy()
+    return tuple(torch.cat(parts).view(len(starts), scored).numpy() for parts in (losses, right))
 
 
 def shuffled(kept, seed):
@@ -93,8 +89,8 @@ def shuffled(kept, seed):
 
 def foreign(split, ends, documents, kept):
     """A `change` of the windows before `ends`: replaces the context except its last `kept` tokens by the tokens in the
-    same places before another block, the donor. It is the first one, counted from half the text on, whose tokens are
-    outside the window and outside its document. ValueError if there is none."""
+    same places before another block, the donor: the first block, searching from half the text ahead, whose tokens lie
+    outside both the window and its document. ValueError if there is none."""
     bounds = np.append(split.docs, len(split.tokens))
 
     def change(row, i):

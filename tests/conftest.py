@@ -4,7 +4,6 @@ import functools
 import os
 import signal
 import sys
-import types
 from pathlib import Path
 
 import hypothesis
@@ -132,12 +131,3 @@ def few_documents(monkeypatch):
     """Allows intervals for texts of two documents."""
     for module in ("statistics", "protocols"):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
-
-
-def plain_protocol():
-    """A protocol with intervals that takes a run itself for its losses."""
-    from evaluation.protocols import Protocol
-
-    protocol = types.SimpleNamespace(losses=lambda run: run, seed=0)
-    protocol.bands = functools.partial(Protocol.bands, protocol)
-    return protocol

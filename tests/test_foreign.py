@@ -193,7 +193,7 @@ def test_is_evaluated_beside_a_run(foreign, dataset, trained, tmp_path, monkeypa
     assert eval_length.main(argv) == 0
     out = capsys.readouterr().out
     assert "—" in out and "±" in out
-    monkeypatch.setattr("evaluation.protocols.window_losses", None)  # computing again would fail
+    monkeypatch.setattr("evaluation.protocols.score", None)  # computing again would fail
     assert eval_length.main(argv) == 0
     assert capsys.readouterr().out.count("measured before") == 2
     assert len(list(foreign.glob("length-tiny-*.npz"))) == 1

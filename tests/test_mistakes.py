@@ -6,6 +6,7 @@ To test another command, add its flags to FLAGS and its rows to MISTAKES.
 import pytest
 from conftest import ROOT
 
+import eval_length
 import sample
 import train
 from tools import bench, export
@@ -13,6 +14,7 @@ from tools import bench, export
 FLAGS = {  # flags that are valid without the mistake
     train.main: "{tiny} --out_dir={out}",
     sample.main: "--out_dir={alibi}",
+    eval_length.main: "--results_dir={out} --device=cpu",
     bench.main: "--device=cpu --n_embd=16",
     export.main: "",
 }
@@ -96,6 +98,26 @@ MISTAKES = [
     (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_factor is an option of pos_scheme rope, not of alibi"),
     (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
+    # evaluations
+    (eval_length.main, "", "which runs? Name their folders: python eval_length.py out/rope out/alibi"),
+    (eval_length.main, "{rope}/no_such", "there is no checkpoint {rope}/no_such"),
+    (eval_length.main, "{rope} --lengths=a", "lengths='a' must be ascending positive numbers"),
+    (eval_length.main, "{rope} --block_tokens=2", "the shortest length, 4, must be at least four times block_tokens=2"),
+    (eval_length.main, "{rope} --block_tokens=5 --protocol=sliding", "the shortest length, 4, must be at least the stride"),
+    (eval_length.main, "{rope} --lengths=16,2048 --block_tokens=1 --blocks=2000", "room for 297 blocks with 2,048 tokens of context"),
+    (eval_length.main, "{rope} --protocol=slide", "protocol='slide' is not one of: fixed, sliding, nonoverlapping, position, context"),
+    (eval_length.main, "{rope} --wandb_mode=on", "wandb_mode='on' is not one of: auto, online, offline, disabled"),
+    (eval_length.main, "{rope} WANDB_MODE=on", "WANDB_MODE='on' is not one of: online, offline, disabled"),
+    (eval_length.main, "{rope} --block_tokens=1 --protocol=position", "has no option --block_tokens; these have: fixed, sliding"),
+    (eval_length.main, "{rope} --threshold=1 --protocol=recall", "--protocol=recall has no option --threshold"),
+    (eval_length.main, "{rope} --protocol=recall", "the text does not ask for facts: --protocol=recall needs a run on recall_char"),
+    (eval_length.main, "{rope} --lengths=16,24,64 --protocol=nonoverlapping", "all lengths must divide the longest"),
+    (eval_length.main, "{rope} --threshold=-1", "threshold=-1.0 must be at least 0"),
+    (eval_length.main, "{rope} --dataset=no_such", "dataset 'no_such' is not prepared"),
+    (eval_length.main, "{rope} --window=-1", "rope/best.pt: window=-1 must be at least 0"),
+    (eval_length.main, "{rope} {alibi} --rope_scaling=yarn", "is an option of pos_scheme rope, not of alibi"),
+    (eval_length.main, "{rope} --results_dir={rope}/best.pt", "File exists"),
+    (eval_length.main, "{rope} --results_dir={rope}/best.pt/more", "Not a directory"),
     # tools
     (bench.main, "--nanogpt={out}", "r' has no model.py: give the path of a nanoGPT checkout"),
     (bench.main, f"--nanogpt={ROOT}", "model.py is not nanoGPT's model.py (AttributeError: 'GPT' object has no"),

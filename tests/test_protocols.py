@@ -1,6 +1,5 @@
 """Each protocol on models whose losses are known, and against one plain forward per window."""
 
-import math
 from unittest import mock
 
 import numpy as np
@@ -100,18 +99,13 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, known):
         assert rows[n]["dilution"] + rows[n]["real"] == pytest.approx(rows[n]["delta"], abs=1e-9)
 
 
-def test_bits_per_byte_are_of_the_text_of_the_targets(gpt2_bpe):
+def test_bytes_per_token_are_of_the_text_of_the_targets(gpt2_bpe):
     """Four tokens of 3, 1, 2 and 0 bytes, the last an end of text: 1.5 bytes a token."""
     tokenizer = tokenizer_from({"kind": "gpt2"})
     ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", END_OF_TEXT)]
-    split = data.Split(np.array([0, 0, *ids] * 30, np.uint16), np.array([0]), tokenizer.n_vocab)
+    split = data.Split(np.array(ids * 40, np.uint16), np.array([0]), tokenizer.n_vocab)
     protocol = protocol_of("fixed", split, lengths="16", block_tokens=4, blocks=5)
-    protocol.layout = lambda length: (np.array([101]), 4)  # so that blocks end where the four tokens do
-    protocol.block_tokens = 6
-    found = protocol.prepare(data.Dataset("x", split, split, tokenizer, {}, ""), 16)
-    assert found["bytes_per_token"] == 1.5
-    rows = protocol.rows(found | {"16": np.full(5, 3 * math.log(2))}, 16)
-    assert rows[16]["bits_per_byte"] == pytest.approx(2)
+    assert protocol.prepare(data.Dataset("x", split, split, tokenizer, {}, ""), 16)["bytes_per_token"] == 1.5
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -157,19 +151,16 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
 def test_a_further_protocol_is_one_class(trained, tmp_path, capsys):
     """It gets its flag, files, table and picture without any other change."""
 
-    class EverySecond(Protocol, name="every_second"):
-        question = "only every second block"
+    class Bits(Protocol, name="bits"):
+        question = "the loss in bits"
 
         def losses(self, found):
-            return {n: values[::2] for n, values in super().losses(found).items()}
+            return {n: values / np.log(2) for n, values in super().losses(found).items()}
 
-        def bands(self, differences, found):
-            return super().bands(differences, found | {"documents": found["documents"][::2]})
-
-    argv = [str(trained("rope")), "--blocks=20", f"--results_dir={tmp_path}", "--device=cpu", "--protocol=every_second"]
+    argv = [str(trained("rope")), "--blocks=20", f"--results_dir={tmp_path}", "--device=cpu", "--protocol=bits"]
     assert eval_length.main(argv) == 0
-    assert "every_second: the same 20 blocks of 1 tokens" in capsys.readouterr().out
-    assert (tmp_path / "length-every_second-rope.png").exists()
-    [path] = trained("rope").glob("length-every_second-*.npz")
+    assert "bits: the same 20 blocks of 1 tokens" in capsys.readouterr().out
+    assert (tmp_path / "length-bits-rope.png").exists()
+    [path] = trained("rope").glob("length-bits-*.npz")
     with np.load(path) as kept:
         assert kept["64"].shape == (20,)
