@@ -19,7 +19,7 @@ FLAGS = {  # flags that are valid without the mistake
 # {rope} and {alibi} are trained runs; {out} does not exist.
 MISTAKES = [
     # the model
-    (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, kerple, t5"),
+    (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, "),
     (train.main, "--pos_pattern=10", "pos_pattern='10': learnable acts on the embedding only"),
     (train.main, "--pos_scheme=sinusoidal --pos_pattern=01", "pos_pattern='01': sinusoidal acts on the embedding only"),
     (train.main, "--pos_init=0", "pos_init=0.0 must be above 0"),

@@ -99,7 +99,10 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
         r = (pos.w_r[layer].data @ R)[h * D : (h + 1) * D]
         u, v = pos.u.data[h], pos.v.data[h]
         score = (q_i @ k_j + q_i @ r + u @ k_j + v @ r) / math.sqrt(D)
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl"
+    if scheme == "fox":  # Lin 2025, equation 3: the product of the gates between the two tokens
+        gates = (x[j + 1 : i + 1] @ pos.w.data[layer, h] + pos.b.data[layer, h]).sigmoid()
+        score = score + gates.log().sum()
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -408,6 +411,15 @@ def test_kerples_r1_starts_uniform_in_0_to_2_and_r2_in_0_to_1():
         assert 0 < r.min() and r.max() < high
         quarters = (r / high).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
         assert quarters == pytest.approx([0.25, 0.5, 0.75], abs=0.05)
+
+
+def test_fox_with_constant_gates_is_alibi():
+    fox, alibi = build("fox", n_head=4), build("alibi", n_head=4)
+    alibi.load_state_dict(fox.state_dict(), strict=False)
+    torch.nn.init.zeros_(fox.pos.w)
+    fox.pos.b.data[:] = torch.logit(torch.tensor(alibi_slopes(4)).neg().exp())  # log σ(b) = −slope
+    idx = tokens(fox, 2, 60)
+    torch.testing.assert_close(fox.hidden(idx), alibi.hidden(idx), rtol=0, atol=1e-6)
 
 
 # ----------------------------------------------------------------------------------------------------------
