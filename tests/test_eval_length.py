@@ -291,7 +291,7 @@ def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, tmp_path, refuse
         (["--threshold=-1"], "threshold=-1.0 must be at least 0"),
         (["--dataset=no_such"], "dataset 'no_such' is not prepared"),
         (["--window=-1"], "rope/best.pt: window=-1 must be at least 0"),
-        (["{root}/alibi", "--rope_scaling=yarn"], "is an option of pos_scheme rope, not of alibi"),
+        (["{root}/alibi", "--rope_scaling=yarn"], "is an option of pos_scheme rope and ssmax, not of alibi"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(runs, tmp_path, monkeypatch, more, message, refused):

@@ -28,7 +28,7 @@ MISTAKES = [
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size' must be a list such as size=32,b=5"),
     (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0 must be above 0 and finite"),
     (train.main, "--pos_scheme=t5 --pos_options=size=nan", "size=nan must be above 0 and finite"),
-    (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope, not of learnable"),
+    (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope and ssmax, not of learnable"),
     (train.main, "--pos_scheme=rope --rope_scaling=dynamic", "rope_scaling='dynamic' is not one of"),
     (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
     (train.main, "--pos_scheme=rope --rope_theta=0", "rope_theta=0.0 must be above 0"),
@@ -76,7 +76,7 @@ MISTAKES = [
     (sample.main, "--temperature=1e-40", "temperature=1e-40 must be 0 (the likeliest token) or at least 0.001"),
     (sample.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
     (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json' must be gpt2, PATH/tokenizer.json or data:NAME"),
-    (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_scaling is an option of pos_scheme rope, not of alibi"),
+    (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_scaling is an option of pos_scheme rope and ssmax, not of alibi"),
     (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
     # tools

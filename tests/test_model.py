@@ -4,6 +4,7 @@ A test with the parameter `scheme` runs for every scheme in model.py and schemes
 and keys, and use nothing from model.py except a model's weights.
 """
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -82,7 +83,7 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
     H, D = q.shape[1:]
     n, pos = p[i] - p[j], model.pos
     q_i, k_j = q[i, h], k[j, h]
-    if scheme == "rope":
+    if scheme in ("rope", "ssmax"):
         q_i, k_j = reference_turn(q_i, p[i]), reference_turn(k_j, p[j])
     score = (q_i @ k_j) / math.sqrt(D)
     if scheme == "alibi":  # Press 2022, section 3
@@ -102,7 +103,10 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
     if scheme == "fox":  # Lin 2025, equation 3: the product of the gates between the two tokens
         gates = (x[j + 1 : i + 1] @ pos.w.data[layer, h] + pos.b.data[layer, h]).sigmoid()
         score = score + gates.log().sum()
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox"
+    if scheme == "ssmax":  # Nakanishi 2025, section 2
+        window = reference_window(model.config, layer)
+        score = score * pos.s.data[layer, h, 0, 0] * math.log(min(i + 1, window or i + 1))
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -420,6 +424,19 @@ def test_fox_with_constant_gates_is_alibi():
     fox.pos.b.data[:] = torch.logit(torch.tensor(alibi_slopes(4)).neg().exp())  # log σ(b) = −slope
     idx = tokens(fox, 2, 60)
     torch.testing.assert_close(fox.hidden(idx), alibi.hidden(idx), rtol=0, atol=1e-6)
+
+
+def test_ssmax_keeps_its_attention_on_the_largest_score():
+    """The largest score beats n − 1 equal ones by d: its weight is 1 / (1 + (n − 1)·n^(−s·d)), which rises with n if
+    s·d > 1 and vanishes otherwise."""
+    for s, n in itertools.product((0.5, 2.0), (4, 64, 1024)):
+        model = build("ssmax", n_layer=1, n_head=1, n_embd=2)
+        model.pos.s.data[:] = s
+        q, k = torch.zeros(2, 1, 1, n, 2, dtype=torch.float64)
+        q[..., -1, 0] = k[..., -1, 0] = 2**0.25  # the last query scores 1 with its own key, 0 with the others
+        v = F.pad(torch.ones(1, 1, 1, 2, dtype=torch.float64), (0, 0, n - 1, 0))
+        weight = attended(model.pos, q, k, v, torch.arange(n))[0, 0, -1, 0].item()
+        assert weight == pytest.approx(1 / (1 + (n - 1) * n**-s))
 
 
 # ----------------------------------------------------------------------------------------------------------
