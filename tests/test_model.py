@@ -106,7 +106,13 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
     if scheme == "ssmax":  # Nakanishi 2025, section 2
         window = reference_window(model.config, layer)
         score = score * pos.s.data[layer, h, 0, 0] * math.log(min(i + 1, window or i + 1))
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax"
+    if scheme == "pope":  # Gopalakrishnan 2025, section 4
+        score = 0.0
+        for c in range(D):
+            sizes = math.log1p(math.exp(q_i[c])) * math.log1p(math.exp(k_j[c]))
+            score += sizes * math.cos(n * 10000 ** (-c / D) - pos.delta.data[layer, h, 0, c]) / math.sqrt(D)
+        score = torch.tensor(score, dtype=torch.float64)
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -437,6 +443,13 @@ def test_ssmax_keeps_its_attention_on_the_largest_score():
         v = F.pad(torch.ones(1, 1, 1, 2, dtype=torch.float64), (0, 0, n - 1, 0))
         weight = attended(model.pos, q, k, v, torch.arange(n))[0, 0, -1, 0].item()
         assert weight == pytest.approx(1 / (1 + (n - 1) * n**-s))
+
+
+def test_every_second_channel_of_pope_has_a_frequency_of_rope():
+    """PoPE has one frequency per channel, so twice as many as RoPE, in the same range."""
+    phases = build("pope").pos.prepare(torch.arange(50), None)
+    assert phases.shape == (50, 8)
+    torch.testing.assert_close(phases[:, ::2], torch.arange(50)[:, None] * M.frequencies(8, phases.device))
 
 
 # ----------------------------------------------------------------------------------------------------------
