@@ -112,7 +112,12 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
             sizes = math.log1p(math.exp(q_i[c])) * math.log1p(math.exp(k_j[c]))
             score += sizes * math.cos(n * 10000 ** (-c / D) - pos.delta.data[layer, h, 0, c]) / math.sqrt(D)
         score = torch.tensor(score, dtype=torch.float64)
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope"
+    if scheme == "scale_invariant":  # Anson 2025, on p-RoPE
+        fast = [c for c in range(D) if model.config.block_size * 10000 ** (-(c - c % 2) / D) >= 2 * math.pi]
+        q_i, k_j = (torch.cat((reference_turn(t, at)[fast], t[len(fast) :])) for t, at in ((q_i, p[i]), (k_j, p[j])))
+        L = math.log(1 + n / 10)
+        score = math.sqrt(1 + 2 * L) * (q_i @ k_j) / math.sqrt(D) - 2 * L
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -450,6 +455,24 @@ def test_every_second_channel_of_pope_has_a_frequency_of_rope():
     phases = build("pope").pos.prepare(torch.arange(50), None)
     assert phases.shape == (50, 8)
     torch.testing.assert_close(phases[:, ::2], torch.arange(50)[:, None] * M.frequencies(8, phases.device))
+
+
+def test_scale_invariant_attention_meets_the_papers_two_conditions():
+    """For normally distributed scores s, the mean of exp(a·s + m) falls as 1 / (1 + n/τ), and the mean of a·s + m under
+    that weight is the same at every distance n: a²/2 + m = 1/2 − log(1 + n/τ) and a² + m = 1."""
+    scheme, n = build("scale_invariant", pos_options="tau=4").pos, torch.arange(999, -1, -1, dtype=torch.float64)
+    k = torch.tensor([0.0, 8**0.5], dtype=torch.float64)[:, None, None, None].expand(2, 1, 1000, 8) / 8
+    q = torch.ones(2, 1, 1, 8, dtype=torch.float64)  # of scores 0 and 1
+    m, sum_ = scheme.bias(q, k, torch.tensor([999]), torch.arange(1000), None, 0)[:, 0, 0]
+    a = 1 + sum_ - m
+    torch.testing.assert_close(a**2 / 2 + m, 0.5 - torch.log(1 + n / 4), rtol=0, atol=1e-5)
+    torch.testing.assert_close(a**2 + m, torch.ones(1000).double(), rtol=0, atol=1e-5)
+
+
+def test_in_scale_invariant_attention_the_pairs_turn_that_complete_a_turn_in_training():
+    config = GPTConfig(block_size=128, n_head=1, n_embd=32, pos_scheme="scale_invariant")
+    turns = find_scheme("scale_invariant")(config).prepare(torch.tensor([100]), None)
+    assert (turns != 1).tolist() == [[True] * 6 + [False] * 10]
 
 
 # ----------------------------------------------------------------------------------------------------------
