@@ -117,7 +117,12 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
         q_i, k_j = (torch.cat((reference_turn(t, at)[fast], t[len(fast) :])) for t, at in ((q_i, p[i]), (k_j, p[j])))
         L = math.log(1 + n / 10)
         score = math.sqrt(1 + 2 * L) * (q_i @ k_j) / math.sqrt(D) - 2 * L
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant"
+    if scheme == "fire":  # Li 2023, equation 3
+        c, threshold = abs(pos.c.data[layer]), abs(512 * pos.w.data[layer])
+        share = math.log(1 + c * n) / math.log(1 + c * max(threshold, p[i]))
+        hidden = (pos.w_1.data[layer] * share + pos.b_1.data[layer]).relu()
+        score = score + pos.w_2.data[layer, h] @ hidden
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -473,6 +478,19 @@ def test_in_scale_invariant_attention_the_pairs_turn_that_complete_a_turn_in_tra
     config = GPTConfig(block_size=128, n_head=1, n_embd=32, pos_scheme="scale_invariant")
     turns = find_scheme("scale_invariant")(config).prepare(torch.tensor([100]), None)
     assert (turns != 1).tolist() == [[True] * 6 + [False] * 10]
+
+
+def test_fire_interpolates_distances_past_its_threshold():
+    """Past the threshold |512·w|, a key at a given share of the context has the same bias, however long it is."""
+    scheme = build("fire").pos
+    threshold = int(512 * scheme.w[0].abs().item()) + 1
+
+    def at_start(i):
+        return scheme.bias(None, None, torch.tensor([i]), torch.tensor([0, i]), None, 0)[0, :, 0]
+
+    for i in (threshold, 2 * threshold, 100 * threshold):
+        torch.testing.assert_close(at_start(i), at_start(threshold))
+    assert not torch.allclose(at_start(threshold // 2), at_start(threshold))
 
 
 # ----------------------------------------------------------------------------------------------------------
