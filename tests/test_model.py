@@ -122,7 +122,12 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
         share = math.log(1 + c * n) / math.log(1 + c * max(threshold, p[i]))
         hidden = (pos.w_1.data[layer] * share + pos.b_1.data[layer]).relu()
         score = score + pos.w_2.data[layer, h] @ hidden
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire"
+    if scheme == "path":  # Yang 2025, section 2: the product of the matrices between the two tokens
+        for t in range(i, j, -1):
+            w, beta = reference_householder(x, t, h, D, pos, layer)
+            q_i = q_i - beta * (q_i @ w) * w
+        score = (q_i @ k_j) / math.sqrt(D)
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -131,6 +136,17 @@ def reference_kerple(r, n, h):
     """Chi 2022, the logarithmic variant: the bias at distance n in head h."""
     r1, r2 = (math.log1p(math.exp(r)) for r in r[:, h, 0, 0])
     return -r1 * math.log(1 + r2 * n)
+
+
+def reference_householder(x, t, h, D, pos, layer):
+    """Yang 2025, section 3: w (D,) and β of token t."""
+    w = torch.zeros(x.size(1), dtype=torch.float64)
+    for back in range(min(t, 2) + 1):
+        w += pos.conv.data[layer, :, 0, 2 - back] * (x[t - back] @ pos.down.data[layer] @ pos.up.data[layer])
+    w = F.silu(w)
+    w = w[h * D : (h + 1) * D]
+    beta = 2 * torch.sigmoid(pos.v.data[layer, :, h] @ x[t] + pos.b.data[layer, h])
+    return w / w.norm(), beta
 
 
 def reference_window(c, layer):
@@ -491,6 +507,24 @@ def test_fire_interpolates_distances_past_its_threshold():
     for i in (threshold, 2 * threshold, 100 * threshold):
         torch.testing.assert_close(at_start(i), at_start(threshold))
     assert not torch.allclose(at_start(threshold // 2), at_start(threshold))
+
+
+def test_path_undoes_a_reflection_that_comes_twice():
+    """With β = 2, H reflects, and H·H is the identity. So if all w are equal, the score is plain at even distances, and
+    with β = 0 at all."""
+    scheme, D = build("path", n_head=1, n_embd=8).pos, 8
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 150, D, generator=generator, dtype=torch.float64)
+    w, pos = torch.randn(D, generator=generator, dtype=torch.float64).expand(1, 1, 150, D), torch.arange(150)
+    for beta, even_only in ((2.0, True), (0.0, False)):
+        channels = torch.cat((w, torch.full((1, 1, 150, 1), beta)), dim=-1)
+        wide_k = torch.cat((k, channels), dim=-1)
+        bias = scheme.bias(torch.cat((q, 0 * channels), dim=-1), wide_k, pos, pos, None, 0)[0, 0].tril()
+        odd = (pos[:, None] - pos) % 2 == 1
+        torch.testing.assert_close(
+            bias.masked_fill(odd & even_only, 0), torch.zeros(150, 150).double(), atol=1e-9, rtol=0
+        )
+        assert (bias[odd.tril()].abs().mean() > 0.1) == even_only
 
 
 # ----------------------------------------------------------------------------------------------------------
