@@ -127,7 +127,14 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
             w, beta = reference_householder(x, t, h, D, pos, layer)
             q_i = q_i - beta * (q_i @ w) * w
         score = (q_i @ k_j) / math.sqrt(D)
-    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path"
+    if scheme == "cope":  # Golovneva 2024, equations 3 to 5
+        count = min(64.0, sum(torch.sigmoid(q_i @ k[t, h] / math.sqrt(D)).item() for t in range(j, i + 1)))
+        low, e = math.floor(count), pos.e.data[layer]
+        vector = (1 - (count - low)) * e[:, low] + (count - low) * e[:, math.ceil(count)]
+        score = score + q_i @ vector / math.sqrt(D)
+    known = (
+        "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path cope"
+    )
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -525,6 +532,17 @@ def test_path_undoes_a_reflection_that_comes_twice():
             bias.masked_fill(odd & even_only, 0), torch.zeros(150, 150).double(), atol=1e-9, rtol=0
         )
         assert (bias[odd.tril()].abs().mean() > 0.1) == even_only
+
+
+def test_cope_with_open_gates_counts_tokens():
+    """Then it is a relative position embedding: p = i − j + 1, at most p_max."""
+    scheme = build("cope", pos_options="p_max=10").pos
+    q = torch.full((1, 2, 20, 8), 20.0, dtype=torch.float64)  # scores that open all gates
+    bias = scheme.bias(q, q, torch.arange(20), torch.arange(20), None, 0)
+    by_count = (q[0, 0, 0] @ scheme.e[0]) / math.sqrt(8)
+    for i in range(20):
+        for j in range(i + 1):
+            torch.testing.assert_close(bias[0, 1, i, j], by_count[min(i - j + 1, 10)])
 
 
 # ----------------------------------------------------------------------------------------------------------
