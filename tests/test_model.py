@@ -132,9 +132,13 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
         low, e = math.floor(count), pos.e.data[layer]
         vector = (1 - (count - low)) * e[:, low] + (count - low) * e[:, math.ceil(count)]
         score = score + q_i @ vector / math.sqrt(D)
-    known = (
-        "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path cope"
-    )
+    if scheme == "dape":  # Zheng 2024, equation 2
+        scores = [q[i, g] @ k[j, g] / math.sqrt(D) for g in range(H)]
+        biases = [reference_kerple(pos.r.data, n, g) for g in range(H)]
+        both = torch.tensor([*scores, *biases], dtype=torch.float64)
+        hidden = F.leaky_relu(pos.w_1.data[layer] @ both + pos.b_1.data[layer])
+        score = score + biases[h] + pos.w_2.data[layer, h] @ hidden
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path cope dape"
     assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
@@ -543,6 +547,14 @@ def test_cope_with_open_gates_counts_tokens():
     for i in range(20):
         for j in range(i + 1):
             torch.testing.assert_close(bias[0, 1, i, j], by_count[min(i - j + 1, 10)])
+
+
+def test_dape_without_its_mlp_is_kerple():
+    dape, kerple = build("dape"), build("kerple")
+    kerple.load_state_dict(dape.state_dict(), strict=False)
+    torch.nn.init.zeros_(dape.pos.w_2)
+    idx = tokens(dape, 2, 60)
+    torch.testing.assert_close(dape.hidden(idx), kerple.hidden(idx))
 
 
 # ----------------------------------------------------------------------------------------------------------
