@@ -47,6 +47,7 @@ class GPTConfig:
     window_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 removes the window from every fourth layer
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
     rope_theta: float = 10000.0  # rope's base
+    rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
     rope_scaling: str = "none"  # how rope extends past rope_block_size: none, linear (PI), ntk, yarn
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
@@ -234,11 +235,15 @@ def rope_frequencies(config, device):
     yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
     s, and interpolates between them with a ramp that is linear in the pair index, as in the authors' code (the paper's
     text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
+
+    Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
+    (arXiv 2410.06205).
     """
     D, theta, s = config.n_embd // config.n_head, config.rope_theta, config.rope_factor
     if config.rope_scaling == "ntk":
         theta *= s ** (D / (D - 2))
     freqs = frequencies(D, device, theta)
+    freqs[int(config.rope_fraction * D / 2) :] = 0
     if config.rope_scaling == "linear":
         return freqs / s, 1.0
     if config.rope_scaling == "yarn":
@@ -267,7 +272,7 @@ class RoPE(PositionScheme, name="rope"):
     """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: rotates q and k by angles proportional to their
     positions, so that q_i·k_j depends on positions only through i−j. For scaling, see rope_frequencies."""
 
-    reads = ("rope_theta", "rope_scaling", "rope_factor", "rope_block_size")
+    reads = ("rope_theta", "rope_fraction", "rope_scaling", "rope_factor", "rope_block_size")
 
     @staticmethod
     def check(config):
@@ -278,6 +283,8 @@ class RoPE(PositionScheme, name="rope"):
             raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
+        if config.rope_fraction > 1:
+            raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1")
         if config.rope_scaling == "ntk" and D == 2:
             raise ValueError("rope_scaling=ntk needs a head size of at least 4 (two pairs)")
         for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():

@@ -31,6 +31,7 @@ MISTAKES = [
     (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope and ssmax, not of learnable"),
     (train.main, "--pos_scheme=rope --rope_scaling=dynamic", "rope_scaling='dynamic' is not one of"),
     (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
+    (train.main, "--pos_scheme=rope --rope_fraction=1.5", "rope_fraction=1.5 must be at most 1"),
     (train.main, "--pos_scheme=rope --rope_theta=0", "rope_theta=0.0 must be above 0"),
     (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "the head size n_embd/n_head = 6/2 = 3 must be even"),
     (train.main, "--pos_scheme=sinusoidal --n_embd=15 --n_head=3", "n_embd=15 must be even"),

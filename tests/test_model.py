@@ -403,6 +403,15 @@ def test_rope_scaling_tables(D, theta, s, L):
     assert size == pytest.approx(0.1 * math.log(s) + 1)
 
 
+def test_with_a_rope_fraction_the_slow_pairs_stand_still():
+    """The others turn as before, also scaled. (GPT-NeoX's rotary_pct spaces them anew.)"""
+    whole = GPTConfig(pos_scheme="rope", n_embd=32, n_head=2)
+    for more in ({}, dict(rope_scaling="yarn", rope_factor=4.0), dict(rope_scaling="linear", rope_factor=4.0)):
+        tables = [M.rope_frequencies(replace(whole, rope_fraction=f, **more), torch.device("cpu")) for f in (1.0, 0.75)]
+        (plain, size), (some, same_size) = tables
+        assert torch.equal(some[:6], plain[:6]) and some[6:].tolist() == [0, 0] and size == same_size
+
+
 @pytest.mark.parametrize("scheme", [s for s in RELATIVE if find_scheme(s).shift_invariant])
 def test_relative_schemes_ignore_a_shift_of_all_positions_also_in_bfloat16(scheme):
     """Rounding q, k and v to bfloat16 costs no more at position 65,536 than at the start, because positions are not
