@@ -139,6 +139,8 @@ class PositionScheme(nn.Module):
                 values[name] = float(text)
             except ValueError:
                 raise ValueError(f"pos_options={config.pos_options!r} must be a list such as size=32,b=5") from None
+            if not math.isfinite(values[name]):
+                raise ValueError(f"pos_options: {name}={text} must be finite")
         return values
 
     @staticmethod
@@ -356,9 +358,6 @@ class Positions:
     k: torch.Tensor  # (S,) int64, ascending; the queries' are the last of them
     prepared: object  # what scheme.prepare returned
 
-    def rotate(self, q, k, x, layer, past):
-        return self.scheme.rotate(q, k, x, self.prepared, layer, past)
-
     def part(self, queries, keys):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
         return Positions(self.scheme, self.q[queries], self.k[keys], self.prepared)
@@ -475,7 +474,7 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1))
         if self.qk_norm:
             q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
-        return *positions.rotate(q, k, x, self.layer, past), v
+        return *positions.scheme.rotate(q, k, x, positions.prepared, self.layer, past), v
 
     def forward(self, x, positions, window, cache, last):
         q, k, v = self.project(x, positions, {} if cache is None else cache.past[self.layer])

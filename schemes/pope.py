@@ -27,11 +27,12 @@ class PoPE(PositionScheme, name="pope"):
         nn.init.zeros_(self.delta)
 
     def prepare(self, q_pos, k_pos):
-        return q_pos[:, None] * frequencies(2 * self.delta.size(-1), q_pos.device)  # (T, D), the phases
+        phases = q_pos[:, None] * frequencies(2 * self.delta.size(-1), q_pos.device)
+        return phases.cos(), phases.sin()  # each (T, D)
 
     def rotate(self, q, k, x, prepared, layer, past):
         wide = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = prepared.cos().to(wide), prepared.sin().to(wide)
+        cos, sin = (t.to(wide) for t in prepared)
         cos_d, sin_d = self.delta[layer].to(wide).cos(), self.delta[layer].to(wide).sin()
 
         def polar(x, cos, sin):

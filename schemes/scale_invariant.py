@@ -19,8 +19,8 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
     @classmethod
     def check(cls, config):
         super().check(config)
-        if not 0 < (tau := cls.own_options(config)["tau"]) < math.inf:
-            raise ValueError(f"pos_options: tau={tau} must be above 0 and finite")
+        if (tau := cls.own_options(config)["tau"]) <= 0:
+            raise ValueError(f"pos_options: tau={tau} must be above 0")
 
     def __init__(self, config):
         super().__init__(config)

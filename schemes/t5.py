@@ -22,8 +22,8 @@ class T5(PositionScheme, name="t5"):
 
     @classmethod
     def check(cls, config):
-        if not 0 < (size := cls.own_options(config)["size"]) < math.inf:
-            raise ValueError(f"pos_options: size={size} must be above 0 and finite")
+        if (size := cls.own_options(config)["size"]) <= 0:
+            raise ValueError(f"pos_options: size={size} must be above 0")
 
     def __init__(self, config):
         super().__init__(config)

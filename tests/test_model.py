@@ -338,8 +338,8 @@ def test_without_positions_one_layer_sees_a_set_of_tokens(scheme):
 def attended(scheme, q, k, v, pos):
     """Attention at pos (T,) of q and k (not yet rotated) and v, all (B, H, T, D), made from some x (B, T, C)."""
     positions = M.Positions(scheme, pos, pos, scheme.prepare(pos, pos))
-    x = q.transpose(1, 2).flatten(-2)
-    return M.attend(*positions.rotate(q, k, x, 0, {}), v, positions, 0, 0, 0.0)
+    q, k = scheme.rotate(q, k, q.transpose(1, 2).flatten(-2), positions.prepared, 0, {})
+    return M.attend(q, k, v, positions, 0, 0, 0.0)
 
 
 @pytest.mark.parametrize("scheme", ALL)
@@ -493,9 +493,10 @@ def test_ssmax_keeps_its_attention_on_the_largest_score():
 
 def test_every_second_channel_of_pope_has_a_frequency_of_rope():
     """PoPE has one frequency per channel, so twice as many as RoPE, in the same range."""
-    phases = build("pope").pos.prepare(torch.arange(50), None)
-    assert phases.shape == (50, 8)
-    torch.testing.assert_close(phases[:, ::2], torch.arange(50)[:, None] * M.frequencies(8, phases.device))
+    pos = torch.arange(50)
+    cos, _ = build("pope").pos.prepare(pos, pos)
+    assert cos.shape == (50, 8)
+    torch.testing.assert_close(cos[:, ::2], (pos[:, None] * M.frequencies(8, pos.device)).cos())
 
 
 def test_scale_invariant_attention_meets_the_papers_two_conditions():
