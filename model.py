@@ -15,6 +15,7 @@ Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C =
 
 import importlib
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class GPTConfig:
     window_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 removes the window from every fourth layer
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
     rope_theta: float = 10000.0  # rope's base
+    rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
     rope_scaling: str = "none"  # how rope extends past rope_block_size: none, linear (PI), ntk, yarn
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
@@ -60,7 +62,8 @@ class GPTConfig:
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}")
         scheme = find_scheme(self.pos_scheme)
-        for name in sorted({name for cls in SCHEMES.values() for name in cls.reads}):
+        owned = {name for cls in SCHEMES.values() for name in cls.reads}
+        for name in sorted(owned, reverse=True):  # rope_scaling before rope_factor
             value = getattr(self, name)
             if name not in scheme.reads and value != getattr(GPTConfig, name):
                 readers = " and ".join(other for other in scheme_names() if name in find_scheme(other).reads)
@@ -115,6 +118,8 @@ class PositionScheme(nn.Module):
     options = {}  # its own options and their defaults, set as pos_options="name=value,…"
     no_decay = ()  # names of its parameters that get no weight decay
     matrices = ()  # names of its ParameterLists with one matrix per layer, which Muon trains
+    gaps = True  # may there be gaps between positions?
+    shift_invariant = True  # does a shift of all positions change no attention weight?
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls
@@ -136,6 +141,8 @@ class PositionScheme(nn.Module):
                 values[name] = float(text)
             except ValueError:
                 raise ValueError(f"pos_options={config.pos_options!r} must be a list such as size=32,b=5") from None
+            if not math.isfinite(values[name]):
+                raise ValueError(f"pos_options: {name}={text} must be finite")
         return values
 
     @staticmethod
@@ -161,8 +168,9 @@ class PositionScheme(nn.Module):
         """Once, on the token embeddings x (B, T, C) at positions pos (T,)."""
         return x
 
-    def rotate(self, q, k, prepared):
-        """Per layer, on q and k (B, H, T, D) of the new tokens, before the cache. May add channels to both."""
+    def rotate(self, q, k, x, prepared, layer, past):
+        """Per layer, on q and k (B, H, T, D) of the new tokens, before the cache. May add channels to both. x (B, T, C)
+        is what they were made from, and `past` a dict for what the layer's next chunk of tokens needs."""
         return q, k
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
@@ -231,11 +239,15 @@ def rope_frequencies(config, device):
     yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
     s, and interpolates between them with a ramp that is linear in the pair index, as in the authors' code (the paper's
     text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
+
+    Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
+    (arXiv 2410.06205).
     """
     D, theta, s = config.n_embd // config.n_head, config.rope_theta, config.rope_factor
     if config.rope_scaling == "ntk":
         theta *= s ** (D / (D - 2))
     freqs = frequencies(D, device, theta)
+    freqs[int(config.rope_fraction * D / 2) :] = 0
     if config.rope_scaling == "linear":
         return freqs / s, 1.0
     if config.rope_scaling == "yarn":
@@ -264,7 +276,7 @@ class RoPE(PositionScheme, name="rope"):
     """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: rotates q and k by angles proportional to their
     positions, so that q_i·k_j depends on positions only through i−j. For scaling, see rope_frequencies."""
 
-    reads = ("rope_theta", "rope_scaling", "rope_factor", "rope_block_size")
+    reads = ("rope_theta", "rope_fraction", "rope_scaling", "rope_factor", "rope_block_size")
 
     @staticmethod
     def check(config):
@@ -275,6 +287,8 @@ class RoPE(PositionScheme, name="rope"):
             raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
+        if config.rope_fraction > 1:
+            raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1")
         if config.rope_scaling == "ntk" and D == 2:
             raise ValueError("rope_scaling=ntk needs a head size of at least 4 (two pairs)")
         for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():
@@ -288,7 +302,7 @@ class RoPE(PositionScheme, name="rope"):
     def prepare(self, q_pos, k_pos):
         return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))
 
-    def rotate(self, q, k, prepared):
+    def rotate(self, q, k, x, prepared, layer, past):
         return apply_rotary_emb(q, prepared), apply_rotary_emb(k, prepared)
 
 
@@ -298,6 +312,12 @@ def alibi_slopes(n_head):
     power = 1 << (n_head.bit_length() - 1)
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     return slopes + [2 ** (-4 * h / power) for h in range(1, 2 * (n_head - power), 2)]
+
+
+def widen(x, channels):
+    """Adds channels (B|1, H|1, T|1, n) to x (B, H, T, D)."""
+    pad = -(x.size(-1) + channels.size(-1)) % 8 if x.is_cuda else 0  # CUDA kernels need a multiple of 8
+    return torch.cat((x, F.pad(channels.to(x.dtype), (0, pad)).expand(*x.shape[:3], -1)), dim=-1)
 
 
 class ALiBi(PositionScheme, name="alibi"):
@@ -322,14 +342,9 @@ class ALiBi(PositionScheme, name="alibi"):
         digits = torch.stack([q_pos // 65536 * 65536, q_pos // 256 % 256 * 256, q_pos % 256], dim=-1)
         return (m, q_pos[:, None]), (torch.cat([high] * 3 + [m - high] * 3, dim=-1), digits.repeat(1, 2))
 
-    def rotate(self, q, k, prepared):
-        channels = prepared[q.dtype.itemsize < 4]
-        pad = -(self.head_size + channels[0].size(-1)) % 8 if q.is_cuda else 0  # CUDA kernels need a multiple of 8
-
-        def widen(x, channels):
-            return torch.cat((x, F.pad(channels.to(x.dtype), (0, pad)).expand(*x.shape[:3], -1)), dim=-1)
-
-        return widen(q, channels[0]), widen(k, channels[1])
+    def rotate(self, q, k, x, prepared, layer, past):
+        for_q, for_k = prepared[q.dtype.itemsize < 4]
+        return widen(q, for_q), widen(k, for_k)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -342,11 +357,8 @@ class Positions:
 
     scheme: PositionScheme
     q: torch.Tensor  # (T,) int64
-    k: torch.Tensor  # (S,) int64, ascending to the last query's position
+    k: torch.Tensor  # (S,) int64, ascending; the queries' are the last of them
     prepared: object  # what scheme.prepare returned
-
-    def rotate(self, q, k):
-        return self.scheme.rotate(q, k, self.prepared)
 
     def part(self, queries, keys):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
@@ -360,8 +372,10 @@ class Positions:
         return self.scheme.bias(q, k, self.q, self.k, self.prepared, layer)
 
     def visible(self, window):
-        """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool."""
-        distance = self.q[:, None] - self.k
+        """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
+        positions may have gaps."""
+        i, j = (torch.arange(len(pos), device=pos.device) - len(pos) for pos in (self.q, self.k))
+        distance = i[:, None] - j
         return (distance >= 0) & (distance < window)
 
 
@@ -372,6 +386,7 @@ class KVCache:
     def __init__(self):
         self.pos = 0
         self.stores = {}  # (layer, "k" or "v") -> (buffer (B, H, capacity, width), start, end of the kept part)
+        self.past = defaultdict(dict)  # layer -> what its scheme keeps
 
     def append(self, key, new, window):
         """Adds a layer's new keys or values (B, H, T, ·) and returns all of them, (B, H, S, ·). Keeps only those that
@@ -456,15 +471,15 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def project(self, x, positions):
+    def project(self, x, positions, past):
         """The rotated queries and keys, and the values, of x (B, T, C): each (B, H, T, ·)."""
         q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1))
         if self.qk_norm:
             q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
-        return *positions.rotate(q, k), v
+        return *positions.scheme.rotate(q, k, x, positions.prepared, self.layer, past), v
 
     def forward(self, x, positions, window, cache, last):
-        q, k, v = self.project(x, positions)
+        q, k, v = self.project(x, positions, {} if cache is None else cache.past[self.layer])
         if cache is not None:
             k, v = cache.append((self.layer, "k"), k, window), cache.append((self.layer, "v"), v, window)
         positions = positions.part(slice(-last, None), slice(-k.size(2), None))
@@ -553,15 +568,20 @@ class GPT(nn.Module):
         self.config, self.pos = config, pos
         return self
 
-    def enter(self, idx, start=0):
-        """Embeds the tokens idx (B, T) at the positions from `start`. Returns x (B, T, C) and what each layer needs,
-        [(block, positions, window)]. ValueError past the scheme's max_positions."""
+    def enter(self, idx, start=0, given=None):
+        """Embeds the tokens idx (B, T) at the positions from `start`, or at the `given` positions (T,). Returns x
+        (B, T, C) and what each layer needs, [(block, positions, window)]. ValueError past the scheme's max_positions or
+        if it cannot take gaps."""
         c, end = self.config, start + idx.size(1)
-        if c.max_positions is not None and end > c.max_positions:
-            raise ValueError(f"{c.pos_scheme} positions are defined for {c.max_positions} tokens, not for {end}")
+        if given is not None and not self.pos.gaps:
+            raise ValueError(f"{c.pos_scheme} needs consecutive positions")
+        if c.max_positions is not None:
+            end = end if given is None else given[-1].item() + 1
+            if end > c.max_positions:
+                raise ValueError(f"{c.pos_scheme} positions are defined for {c.max_positions} tokens, not for {end}")
         windows = [c.window if on else 0 for on in c.layers(c.window_pattern)]
         first = 0 if 0 in windows else max(0, start - c.window + 1)  # the first key that any layer sees
-        k_pos = torch.arange(first, end, device=idx.device)
+        k_pos = torch.arange(first, end, device=idx.device) if given is None else given
         q_pos = k_pos[start - first :]
         acting = Positions(self.pos, q_pos, k_pos, self.pos.prepare(q_pos, k_pos))
         absent = Positions(self.no_pos, q_pos, k_pos, None)
@@ -569,11 +589,13 @@ class GPT(nn.Module):
         x = self.transformer.drop(self.pos.embed(self.transformer.wte(idx), q_pos))
         return x, list(zip(self.transformer.h, positions, windows, strict=True))
 
-    def hidden(self, idx, cache=None, last=None):
+    def hidden(self, idx, cache=None, last=None, positions=None):
         """The final hidden states (B, last, C) of the `last` tokens (None: all) of idx (B, T), so that a caller scores
-        only what it needs. idx follows the tokens in the cache. ValueError past the scheme's max_positions."""
+        only what it needs. idx follows the tokens in the cache. Without a cache, positions (T,) may have gaps but must
+        ascend. ValueError past the scheme's max_positions."""
+        assert cache is None or positions is None, "a cache counts its positions itself"
         T, start = idx.size(1), cache.pos if cache is not None else 0
-        x, layers = self.enter(idx, start)
+        x, layers = self.enter(idx, start, positions)
         for block, positions, window in layers:
             needed = last if last and block is self.transformer.h[-1] else T  # the last layer needs only those
             x = block(x, positions, window, cache, needed)
@@ -581,12 +603,12 @@ class GPT(nn.Module):
             cache.pos = start + T
         return self.transformer.ln_f(x)
 
-    def forward(self, idx, targets=None, cache=None):
+    def forward(self, idx, targets=None, cache=None, positions=None):
         """With targets (B, T): logits (B, T, V), or None if they are more than LOGITS, and the mean loss in nats per
         token. Without targets: the logits of the last position (B, 1, V), and None."""
         if targets is None:
-            return self.lm_head(self.hidden(idx, cache, last=1)), None
-        hidden = self.hidden(idx, cache)
+            return self.lm_head(self.hidden(idx, cache, 1, positions)), None
+        hidden = self.hidden(idx, cache, None, positions)
         if targets.numel() * self.config.vocab_size > LOGITS:
             return None, ChunkedLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets.flatten())
         logits = self.lm_head(hidden)

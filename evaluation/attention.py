@@ -15,7 +15,7 @@ def attention_scores(model, idx, last=None):
     T = idx.size(1)
     x, layers = model.enter(idx)
     for block, positions, window in layers:
-        q, k, _ = block.attn.project(block.ln_1(x), positions)
+        q, k, _ = block.attn.project(block.ln_1(x), positions, {})
         queries = slice(-(last or T), None)
         q, asked = q[:, :, queries], positions.part(queries, slice(None))
         scores = q @ k.mT / math.sqrt(model.config.n_embd // model.config.n_head)

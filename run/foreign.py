@@ -135,6 +135,10 @@ def gpt_neox_config(transformers, c, shared):
         rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
     elif c.rope_scaling != "none":
         rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
+    if c.rope_fraction < 1:
+        if c.rope_scaling == "yarn":
+            raise ValueError("cannot export rope_fraction with yarn: Hugging Face has no such architecture")
+        rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
     if c.rope_scaling == "yarn":
         rope["original_max_position_embeddings"] = length
     return transformers.GPTNeoXConfig(

@@ -7,9 +7,11 @@ from model import PositionScheme
 
 class KERPLE(PositionScheme, name="kerple"):
     """Chi et al. 2022 (arXiv 2205.09921), logarithmic kernel: scores − r1·log(1 + r2·(i−j)). r1, r2 > 0 are learned per
-    head and shared by all layers. They start uniform in (0, 2) and (0, 1), as in the authors' code.
+    head and shared by all layers.
 
-    Deviation: a softplus keeps them positive, where the authors clamp them.
+    First values: r1 and r2 uniform in (0, 2) and (0, 1), as in the authors' code.
+
+    Deviations: a softplus keeps them positive, where the authors clamp them.
     """
 
     no_decay = ("r",)

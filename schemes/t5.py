@@ -22,8 +22,8 @@ class T5(PositionScheme, name="t5"):
 
     @classmethod
     def check(cls, config):
-        if not 0 < (size := cls.own_options(config)["size"]) < math.inf:
-            raise ValueError(f"pos_options: size={size} must be above 0 and finite")
+        if (size := cls.own_options(config)["size"]) <= 0:
+            raise ValueError(f"pos_options: size={size} must be above 0")
 
     def __init__(self, config):
         super().__init__(config)
@@ -45,10 +45,11 @@ class T5(PositionScheme, name="t5"):
         return torch.where(n < exact, n, (exact + far.long()).clamp(max=self.n_buckets - 1))
 
     def prepare(self, q_pos, k_pos):
-        """The bias for the distances 0 … S−1: (S, H)."""
-        bucket = self.bucket(torch.arange(len(k_pos), device=k_pos.device)).clamp(max=self.last)
+        """The bias for the distances 0 … S−1 and for all that have buckets of their own: (≥ S, H)."""
+        n = max(len(k_pos), self.max_distance)
+        bucket = self.bucket(torch.arange(n, device=k_pos.device)).clamp(max=self.last)
         return self.size * F.embedding(bucket, self.table)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
-        distance = (q_pos[:, None] - k_pos).clamp(min=0)
+        distance = (q_pos[:, None] - k_pos).clamp(0, len(prepared) - 1)  # all that are farther share a bucket
         return F.embedding(distance, prepared).permute(2, 0, 1)[None].contiguous()  # (1, H, queries, keys)

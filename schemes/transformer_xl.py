@@ -16,6 +16,7 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     reads = ("pos_init",)
     no_decay, matrices = ("u", "v"), ("w_r",)
+    gaps = False  # the relative shift counts keys
     check = staticmethod(Sinusoidal.check)  # n_embd must be even, as for sinusoidal
 
     def __init__(self, config):
@@ -31,7 +32,7 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
         R = torch.cat((a.sin(), a.cos()), dim=-1).to(self.u.dtype)  # (S, C)
         return (torch.stack(tuple(self.w_r)) @ R.T).unflatten(1, self.u.shape)
 
-    def rotate(self, q, k, prepared):
+    def rotate(self, q, k, x, prepared, layer, past):
         return q + self.u[:, None], k  # (q + u)·k
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):

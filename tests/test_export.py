@@ -48,6 +48,7 @@ EXPORTED = [
     ("rope", dict(rope_scaling="linear", rope_factor=3.0)), ("rope", dict(rope_scaling="ntk", rope_factor=4.0)),
     ("rope", dict(rope_scaling="yarn", rope_factor=4.0)),
     ("rope", dict(rope_scaling="yarn", rope_factor=2.5, rope_block_size=512, n_embd=64)),
+    ("rope", dict(rope_fraction=0.5)), ("rope", dict(rope_fraction=0.3, rope_scaling="linear", rope_factor=3.0)),
     ("alibi", dict()), ("alibi", dict(n_head=6, n_embd=48)),
 ]  # fmt: skip
 
@@ -107,6 +108,7 @@ UNEXPORTED = [
     (dict(pos_scheme="alibi", bias=False, gelu_tanh=True), "cannot export bias=False, gelu_tanh=True to MPT"),
     (dict(window=8), "cannot export a window, a pos_pattern or qk_norm"),
     (dict(pos_scheme="rope", pos_pattern="10"), "cannot export a window"),
+    (dict(pos_scheme="rope", rope_fraction=0.5, rope_scaling="yarn"), "cannot export rope_fraction with yarn"),
     (dict(qk_norm=True), "cannot export a window"),
 ]
 

@@ -22,18 +22,21 @@ FLAGS = {  # flags that are valid without the mistake
 # {rope} and {alibi} are trained runs; {out} does not exist.
 MISTAKES = [
     # the model
-    (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, kerple, t5"),
+    (train.main, "--pos_scheme=ropes", "pos_scheme='ropes' is not one of: none, sinusoidal, learnable, rope, alibi, "),
     (train.main, "--pos_pattern=10", "pos_pattern='10': learnable acts on the embedding only"),
     (train.main, "--pos_scheme=sinusoidal --pos_pattern=01", "pos_pattern='01': sinusoidal acts on the embedding only"),
     (train.main, "--pos_init=0", "pos_init=0.0 must be above 0"),
     (train.main, "--pos_options=size=2", "pos_options: learnable has no option 'size'; its options: none"),
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "pos_options: t5 has no option 'sise'; its options: size"),
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size' must be a list such as size=32,b=5"),
-    (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0 must be above 0 and finite"),
-    (train.main, "--pos_scheme=t5 --pos_options=size=nan", "size=nan must be above 0 and finite"),
-    (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope, not of learnable"),
+    (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0 must be above 0"),
+    (train.main, "--pos_scheme=scale_invariant --pos_options=tau=0", "tau=0.0 must be above 0"),
+    (train.main, "--pos_scheme=cope --pos_options=p_max=1.5", "p_max=1.5 must be a whole number of at least 1"),
+    (train.main, "--pos_scheme=t5 --pos_options=size=nan", "size=nan must be finite"),
+    (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope and ssmax, not of learnable"),
     (train.main, "--pos_scheme=rope --rope_scaling=dynamic", "rope_scaling='dynamic' is not one of"),
     (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
+    (train.main, "--pos_scheme=rope --rope_fraction=1.5", "rope_fraction=1.5 must be at most 1"),
     (train.main, "--pos_scheme=rope --rope_theta=0", "rope_theta=0.0 must be above 0"),
     (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "the head size n_embd/n_head = 6/2 = 3 must be even"),
     (train.main, "--pos_scheme=sinusoidal --n_embd=15 --n_head=3", "n_embd=15 must be even"),
@@ -95,7 +98,7 @@ MISTAKES = [
     (sample.main, "--temperature=1e-40", "temperature=1e-40 must be 0 (the likeliest token) or at least 0.001"),
     (sample.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
     (sample.main, "--tokenizer=no_such.json", "--tokenizer='no_such.json' must be gpt2, PATH/tokenizer.json or data:NAME"),
-    (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_factor is an option of pos_scheme rope, not of alibi"),
+    (sample.main, "--rope_scaling=yarn", "alibi/best.pt: rope_scaling is an option of pos_scheme rope and ssmax, not of alibi"),
     (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
     # evaluations
@@ -115,7 +118,7 @@ MISTAKES = [
     (eval_length.main, "{rope} --threshold=-1", "threshold=-1.0 must be at least 0"),
     (eval_length.main, "{rope} --dataset=no_such", "dataset 'no_such' is not prepared"),
     (eval_length.main, "{rope} --window=-1", "rope/best.pt: window=-1 must be at least 0"),
-    (eval_length.main, "{rope} {alibi} --rope_scaling=yarn", "is an option of pos_scheme rope, not of alibi"),
+    (eval_length.main, "{rope} {alibi} --rope_scaling=yarn", "is an option of pos_scheme rope and ssmax, not of alibi"),
     (eval_length.main, "{rope} --results_dir={rope}/best.pt", "File exists"),
     (eval_length.main, "{rope} --results_dir={rope}/best.pt/more", "Not a directory"),
     # tools

@@ -4,6 +4,7 @@ A test with the parameter `scheme` runs for every scheme in model.py and schemes
 and keys, and use nothing from model.py except a model's weights.
 """
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -76,38 +77,98 @@ def reference_turn(x, p):
     return turned
 
 
-def reference_score(scheme, q, k, i, j, h, model, layer):
-    """Score of query q (D,) at position i and key k (D,) at position j in head h."""
-    H, D = model.config.n_head, len(q)
-    if scheme == "rope":
-        q, k = reference_turn(q, i), reference_turn(k, j)
-    score = (q @ k) / math.sqrt(D)
+def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
+    """Score of query i and key j in head h. q and k (T, H, D) of all tokens are made from x (T, C); p (T,) are their
+    positions."""
+    H, D = q.shape[1:]
+    n, pos = p[i] - p[j], model.pos
+    q_i, k_j = q[i, h], k[j, h]
+    if scheme in ("rope", "ssmax"):
+        q_i, k_j = reference_turn(q_i, p[i]), reference_turn(k_j, p[j])
+    score = (q_i @ k_j) / math.sqrt(D)
     if scheme == "alibi":  # Press 2022, section 3
-        score = score - reference_slopes(H)[h] * (i - j)
+        score = score - reference_slopes(H)[h] * n
     if scheme == "t5":  # Raffel 2020, section 2.1
-        bucket = min(reference_bucket(i - j), reference_bucket(model.config.block_size - 1))  # that training reaches
-        score = score + float(model.config.pos_options[5:] or 64) * model.pos.table.data[bucket, h]
+        bucket = min(reference_bucket(n), reference_bucket(model.config.block_size - 1))  # that training reaches
+        score = score + float(model.config.pos_options[5:] or 64) * pos.table.data[bucket, h]
     if scheme == "kerple":  # Chi 2022, the logarithmic variant
-        r1, r2 = (math.log1p(math.exp(r)) for r in model.pos.r.data[:, h, 0, 0])
-        score = score - r1 * math.log(1 + r2 * (i - j))
+        score = score + reference_kerple(pos.r.data, n, h)
     if scheme == "transformer_xl":  # Dai 2019, section 3.3: terms (a) to (d)
         C = H * D
-        angle = [(i - j) / 10000 ** (2 * c / C) for c in range(C // 2)]
+        angle = [n / 10000 ** (2 * c / C) for c in range(C // 2)]
         R = torch.tensor([math.sin(a) for a in angle] + [math.cos(a) for a in angle], dtype=torch.float64)
-        r = (model.pos.w_r[layer].data @ R)[h * D : (h + 1) * D]
-        u, v = model.pos.u.data[h], model.pos.v.data[h]
-        score = (q @ k + q @ r + u @ k + v @ r) / math.sqrt(D)
-    known = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "kerple", "transformer_xl")
-    assert scheme in known, f"add the equation of {scheme} to reference_score in tests/test_model.py"
+        r = (pos.w_r[layer].data @ R)[h * D : (h + 1) * D]
+        u, v = pos.u.data[h], pos.v.data[h]
+        score = (q_i @ k_j + q_i @ r + u @ k_j + v @ r) / math.sqrt(D)
+    if scheme == "fox":  # Lin 2025, equation 3: the product of the gates between the two tokens
+        gates = (x[j + 1 : i + 1] @ pos.w.data[layer, h] + pos.b.data[layer, h]).sigmoid()
+        score = score + gates.log().sum()
+    if scheme == "ssmax":  # Nakanishi 2025, section 2
+        window = reference_window(model.config, layer)
+        score = score * pos.s.data[layer, h, 0, 0] * math.log(min(i + 1, window or i + 1))
+    if scheme == "pope":  # Gopalakrishnan 2025, section 4
+        score = 0.0
+        for c in range(D):
+            sizes = math.log1p(math.exp(q_i[c])) * math.log1p(math.exp(k_j[c]))
+            score += sizes * math.cos(n * 10000 ** (-c / D) - pos.delta.data[layer, h, 0, c]) / math.sqrt(D)
+        score = torch.tensor(score, dtype=torch.float64)
+    if scheme == "scale_invariant":  # Anson 2025, on p-RoPE
+        fast = [c for c in range(D) if model.config.block_size * 10000 ** (-(c - c % 2) / D) >= 2 * math.pi]
+        q_i, k_j = (torch.cat((reference_turn(t, at)[fast], t[len(fast) :])) for t, at in ((q_i, p[i]), (k_j, p[j])))
+        L = math.log(1 + n / 10)
+        score = math.sqrt(1 + 2 * L) * (q_i @ k_j) / math.sqrt(D) - 2 * L
+    if scheme == "fire":  # Li 2023, equation 3
+        c, threshold = abs(pos.c.data[layer]), abs(512 * pos.w.data[layer])
+        share = math.log(1 + c * n) / math.log(1 + c * max(threshold, p[i]))
+        hidden = (pos.w_1.data[layer] * share + pos.b_1.data[layer]).relu()
+        score = score + pos.w_2.data[layer, h] @ hidden
+    if scheme == "path":  # Yang 2025, section 2: the product of the matrices between the two tokens
+        for t in range(i, j, -1):
+            w, beta = reference_householder(x, t, h, D, pos, layer)
+            q_i = q_i - beta * (q_i @ w) * w
+        score = (q_i @ k_j) / math.sqrt(D)
+    if scheme == "cope":  # Golovneva 2024, equations 3 to 5
+        count = min(64.0, sum(torch.sigmoid(q_i @ k[t, h] / math.sqrt(D)).item() for t in range(j, i + 1)))
+        low, e = math.floor(count), pos.e.data[layer]
+        vector = (1 - (count - low)) * e[:, low] + (count - low) * e[:, math.ceil(count)]
+        score = score + q_i @ vector / math.sqrt(D)
+    if scheme == "dape":  # Zheng 2024, equation 2
+        scores = [q[i, g] @ k[j, g] / math.sqrt(D) for g in range(H)]
+        biases = [reference_kerple(pos.r.data, n, g) for g in range(H)]
+        both = torch.tensor([*scores, *biases], dtype=torch.float64)
+        hidden = F.leaky_relu(pos.w_1.data[layer] @ both + pos.b_1.data[layer])
+        score = score + biases[h] + pos.w_2.data[layer, h] @ hidden
+    known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path cope dape"
+    assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
     return score
 
 
-def reference_logits(model, idx):
-    """The whole decoder in float64 with attention by loops: (T, V) for idx (T,)."""
-    c, sd, T = model.config, model.state_dict(), len(idx)
+def reference_kerple(r, n, h):
+    """Chi 2022, the logarithmic variant: the bias at distance n in head h."""
+    r1, r2 = (math.log1p(math.exp(r)) for r in r[:, h, 0, 0])
+    return -r1 * math.log(1 + r2 * n)
 
-    def acts(pattern, layer):
-        return not pattern or (pattern * c.n_layer)[layer] == "1"
+
+def reference_householder(x, t, h, D, pos, layer):
+    """Yang 2025, section 3: w (D,) and β of token t."""
+    w = torch.zeros(x.size(1), dtype=torch.float64)
+    for back in range(min(t, 2) + 1):
+        w += pos.conv.data[layer, :, 0, 2 - back] * (x[t - back] @ pos.down.data[layer] @ pos.up.data[layer])
+    w = F.silu(w)
+    w = w[h * D : (h + 1) * D]
+    beta = 2 * torch.sigmoid(pos.v.data[layer, :, h] @ x[t] + pos.b.data[layer, h])
+    return w / w.norm(), beta
+
+
+def reference_window(c, layer):
+    """The window of a layer, 0: none."""
+    return c.window if not c.window_pattern or (c.window_pattern * c.n_layer)[layer] == "1" else 0
+
+
+def reference_logits(model, idx, p=None):
+    """The whole decoder in float64 with attention by loops: (T, V) for idx (T,) at positions p (None: 0 … T−1)."""
+    c, sd, T = model.config, model.state_dict(), len(idx)
+    p = p or range(T)
 
     def norm(x, name):
         return F.layer_norm(x, (c.n_embd,), sd[f"{name}.weight"], sd[f"{name}.bias"], eps=1e-5)
@@ -115,20 +176,21 @@ def reference_logits(model, idx):
     def linear(x, name):
         return x @ sd[f"{name}.weight"].T + sd[f"{name}.bias"]
 
-    embedded = [reference_embedding(c.pos_scheme, c.n_embd, p, model) for p in range(T)]
+    embedded = [reference_embedding(c.pos_scheme, c.n_embd, at, model) for at in p]
     x = sd["transformer.wte.weight"][idx] + torch.stack(embedded)
     for layer in range(c.n_layer):
         name = f"transformer.h.{layer}"
-        scheme = c.pos_scheme if acts(c.pos_pattern, layer) else "none"
-        window = c.window if c.window and acts(c.window_pattern, layer) else T
-        q, k, v = linear(norm(x, f"{name}.ln_1"), f"{name}.attn.c_attn").view(T, 3, c.n_head, -1).unbind(1)
+        scheme = c.pos_scheme if not c.pos_pattern or (c.pos_pattern * c.n_layer)[layer] == "1" else "none"
+        window = reference_window(c, layer) or T
+        normed = norm(x, f"{name}.ln_1")
+        q, k, v = linear(normed, f"{name}.attn.c_attn").view(T, 3, c.n_head, -1).unbind(1)
         if c.qk_norm:
             q, k = (t / (t**2).mean(-1, keepdim=True).sqrt() for t in (q, k))
         out = torch.zeros_like(v)  # (T, H, D)
         for h in range(c.n_head):
             for i in range(T):
                 seen = range(max(0, i - window + 1), i + 1)
-                scores = [reference_score(scheme, q[i, h], k[j, h], i, j, h, model, layer) for j in seen]
+                scores = [reference_score(scheme, q, k, normed, i, j, h, p, model, layer) for j in seen]
                 out[i, h] = torch.stack(scores).softmax(0) @ v[seen, h]
         x = x + linear(out.flatten(1), f"{name}.attn.c_proj")
         inner = linear(norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")
@@ -153,6 +215,20 @@ def test_model_equals_slow_reference(scheme, n_head, half, T, window, pos_patter
             logits = model(idx, idx)[0][0]
         torch.testing.assert_close(logits, expected, rtol=0, atol=2e-6)  # complex64 angles
     torch.testing.assert_close(model(idx)[0], expected[None, -1:], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("scheme", ALL)
+@given(st.sets(st.integers(0, 199), min_size=1, max_size=20).map(sorted), st.sampled_from([0, 3]))
+def test_positions_with_gaps_equal_the_slow_reference(scheme, positions, window):
+    """A window counts keys, not distances."""
+    model = build(scheme, block_size=200, window=window)
+    idx, pos = tokens(model, 1, len(positions)), torch.tensor(positions)
+    if find_scheme(scheme).gaps:
+        expected = reference_logits(model, idx[0], positions)
+        torch.testing.assert_close(model(idx, idx, positions=pos)[0][0], expected, rtol=0, atol=2e-6)
+    else:
+        with pytest.raises(ValueError, match=f"{scheme} needs consecutive positions"):
+            model(idx, positions=pos)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -260,9 +336,10 @@ def test_without_positions_one_layer_sees_a_set_of_tokens(scheme):
 
 
 def attended(scheme, q, k, v, pos):
-    """Attention at pos (T,) of q and k (not yet rotated) and v, all (B, H, T, D)."""
+    """Attention at pos (T,) of q and k (not yet rotated) and v, all (B, H, T, D), made from some x (B, T, C)."""
     positions = M.Positions(scheme, pos, pos, scheme.prepare(pos, pos))
-    return M.attend(*positions.rotate(q, k), v, positions, 0, 0, 0.0)
+    q, k = scheme.rotate(q, k, q.transpose(1, 2).flatten(-2), positions.prepared, 0, {})
+    return M.attend(q, k, v, positions, 0, 0, 0.0)
 
 
 @pytest.mark.parametrize("scheme", ALL)
@@ -326,7 +403,16 @@ def test_rope_scaling_tables(D, theta, s, L):
     assert size == pytest.approx(0.1 * math.log(s) + 1)
 
 
-@pytest.mark.parametrize("scheme", RELATIVE)
+def test_with_a_rope_fraction_the_slow_pairs_stand_still():
+    """The others turn as before, also scaled. (GPT-NeoX's rotary_pct spaces them anew.)"""
+    whole = GPTConfig(pos_scheme="rope", n_embd=32, n_head=2)
+    for more in ({}, dict(rope_scaling="yarn", rope_factor=4.0), dict(rope_scaling="linear", rope_factor=4.0)):
+        tables = [M.rope_frequencies(replace(whole, rope_fraction=f, **more), torch.device("cpu")) for f in (1.0, 0.75)]
+        (plain, size), (some, same_size) = tables
+        assert torch.equal(some[:6], plain[:6]) and some[6:].tolist() == [0, 0] and size == same_size
+
+
+@pytest.mark.parametrize("scheme", [s for s in RELATIVE if find_scheme(s).shift_invariant])
 def test_relative_schemes_ignore_a_shift_of_all_positions_also_in_bfloat16(scheme):
     """Rounding q, k and v to bfloat16 costs no more at position 65,536 than at the start, because positions are not
     rounded. Measured for 64 queries and the 256 keys before them."""
@@ -381,6 +467,104 @@ def test_kerples_r1_starts_uniform_in_0_to_2_and_r2_in_0_to_1():
         assert 0 < r.min() and r.max() < high
         quarters = (r / high).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
         assert quarters == pytest.approx([0.25, 0.5, 0.75], abs=0.05)
+
+
+def test_fox_with_constant_gates_is_alibi():
+    fox, alibi = build("fox", n_head=4), build("alibi", n_head=4)
+    alibi.load_state_dict(fox.state_dict(), strict=False)
+    torch.nn.init.zeros_(fox.pos.w)
+    fox.pos.b.data[:] = torch.logit(torch.tensor(alibi_slopes(4)).neg().exp())  # log σ(b) = −slope
+    idx = tokens(fox, 2, 60)
+    torch.testing.assert_close(fox.hidden(idx), alibi.hidden(idx), rtol=0, atol=1e-6)
+
+
+def test_ssmax_keeps_its_attention_on_the_largest_score():
+    """The largest score beats n − 1 equal ones by d: its weight is 1 / (1 + (n − 1)·n^(−s·d)), which rises with n if
+    s·d > 1 and vanishes otherwise."""
+    for s, n in itertools.product((0.5, 2.0), (4, 64, 1024)):
+        model = build("ssmax", n_layer=1, n_head=1, n_embd=2)
+        model.pos.s.data[:] = s
+        q, k = torch.zeros(2, 1, 1, n, 2, dtype=torch.float64)
+        q[..., -1, 0] = k[..., -1, 0] = 2**0.25  # the last query scores 1 with its own key, 0 with the others
+        v = F.pad(torch.ones(1, 1, 1, 2, dtype=torch.float64), (0, 0, n - 1, 0))
+        weight = attended(model.pos, q, k, v, torch.arange(n))[0, 0, -1, 0].item()
+        assert weight == pytest.approx(1 / (1 + (n - 1) * n**-s))
+
+
+def test_every_second_channel_of_pope_has_a_frequency_of_rope():
+    """PoPE has one frequency per channel, so twice as many as RoPE, in the same range."""
+    pos = torch.arange(50)
+    cos, _ = build("pope").pos.prepare(pos, pos)
+    assert cos.shape == (50, 8)
+    torch.testing.assert_close(cos[:, ::2], (pos[:, None] * M.frequencies(8, pos.device)).cos())
+
+
+def test_scale_invariant_attention_meets_the_papers_two_conditions():
+    """For normally distributed scores s, the mean of exp(a·s + m) falls as 1 / (1 + n/τ), and the mean of a·s + m under
+    that weight is the same at every distance n: a²/2 + m = 1/2 − log(1 + n/τ) and a² + m = 1."""
+    scheme, n = build("scale_invariant", pos_options="tau=4").pos, torch.arange(999, -1, -1, dtype=torch.float64)
+    k = torch.tensor([0.0, 8**0.5], dtype=torch.float64)[:, None, None, None].expand(2, 1, 1000, 8) / 8
+    q = torch.ones(2, 1, 1, 8, dtype=torch.float64)  # of scores 0 and 1
+    m, sum_ = scheme.bias(q, k, torch.tensor([999]), torch.arange(1000), None, 0)[:, 0, 0]
+    a = 1 + sum_ - m
+    torch.testing.assert_close(a**2 / 2 + m, 0.5 - torch.log(1 + n / 4), rtol=0, atol=1e-5)
+    torch.testing.assert_close(a**2 + m, torch.ones(1000).double(), rtol=0, atol=1e-5)
+
+
+def test_in_scale_invariant_attention_the_pairs_turn_that_complete_a_turn_in_training():
+    config = GPTConfig(block_size=128, n_head=1, n_embd=32, pos_scheme="scale_invariant")
+    turns = find_scheme("scale_invariant")(config).prepare(torch.tensor([100]), None)
+    assert (turns != 1).tolist() == [[True] * 6 + [False] * 10]
+
+
+def test_fire_interpolates_distances_past_its_threshold():
+    """Past the threshold |512·w|, a key at a given share of the context has the same bias, however long it is."""
+    scheme = build("fire").pos
+    threshold = int(512 * scheme.w[0].abs().item()) + 1
+
+    def at_start(i):
+        return scheme.bias(None, None, torch.tensor([i]), torch.tensor([0, i]), None, 0)[0, :, 0]
+
+    for i in (threshold, 2 * threshold, 100 * threshold):
+        torch.testing.assert_close(at_start(i), at_start(threshold))
+    assert not torch.allclose(at_start(threshold // 2), at_start(threshold))
+
+
+def test_path_undoes_a_reflection_that_comes_twice():
+    """With β = 2, H reflects, and H·H is the identity. So if all w are equal, the score is plain at even distances, and
+    with β = 0 at all."""
+    scheme, D = build("path", n_head=1, n_embd=8).pos, 8
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 150, D, generator=generator, dtype=torch.float64)
+    w, pos = torch.randn(D, generator=generator, dtype=torch.float64).expand(1, 1, 150, D), torch.arange(150)
+    for beta, even_only in ((2.0, True), (0.0, False)):
+        channels = torch.cat((w, torch.full((1, 1, 150, 1), beta)), dim=-1)
+        wide_k = torch.cat((k, channels), dim=-1)
+        bias = scheme.bias(torch.cat((q, 0 * channels), dim=-1), wide_k, pos, pos, None, 0)[0, 0].tril()
+        odd = (pos[:, None] - pos) % 2 == 1
+        torch.testing.assert_close(
+            bias.masked_fill(odd & even_only, 0), torch.zeros(150, 150).double(), atol=1e-9, rtol=0
+        )
+        assert (bias[odd.tril()].abs().mean() > 0.1) == even_only
+
+
+def test_cope_with_open_gates_counts_tokens():
+    """Then it is a relative position embedding: p = i − j + 1, at most p_max."""
+    scheme = build("cope", pos_options="p_max=10").pos
+    q = torch.full((1, 2, 20, 8), 20.0, dtype=torch.float64)  # scores that open all gates
+    bias = scheme.bias(q, q, torch.arange(20), torch.arange(20), None, 0)
+    by_count = (q[0, 0, 0] @ scheme.e[0]) / math.sqrt(8)
+    for i in range(20):
+        for j in range(i + 1):
+            torch.testing.assert_close(bias[0, 1, i, j], by_count[min(i - j + 1, 10)])
+
+
+def test_dape_without_its_mlp_is_kerple():
+    dape, kerple = build("dape"), build("kerple")
+    kerple.load_state_dict(dape.state_dict(), strict=False)
+    torch.nn.init.zeros_(dape.pos.w_2)
+    idx = tokens(dape, 2, 60)
+    torch.testing.assert_close(dape.hidden(idx), kerple.hidden(idx))
 
 
 # ----------------------------------------------------------------------------------------------------------

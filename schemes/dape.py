@@ -1,0 +1,42 @@
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from model import PositionScheme
+
+
+class DAPE(PositionScheme, name="dape"):
+    """Zheng et al. 2024 (arXiv 2405.14722): s + b + f([s ; b]), where s are the scores of all heads, b is KERPLE's bias
+    −r1·log(1 + r2·(i−j)) with r1, r2 > 0 learned per head, and f an MLP over heads, of 2·n_head → 32 → n_head channels
+    and a LeakyReLU. All layers share r1 and r2; each learns its own f.
+
+    First values: r1 and r2 uniform in (0, 2) and (0, 1), f as torch.nn.Linear.
+
+    Deviations: f's last bias is left out, as it cancels in the softmax. A softplus keeps r1 and r2 positive, where the
+    authors clamp them.
+    """
+
+    no_decay, width = ("r", "b_1"), 32
+
+    def __init__(self, config):
+        super().__init__(config)
+        n, H = config.n_layer, config.n_head
+        self.r = nn.Parameter(torch.empty(2, H, 1, 1))
+        self.w_1, self.b_1 = nn.Parameter(torch.empty(n, self.width, 2 * H)), nn.Parameter(torch.empty(n, self.width))
+        self.w_2 = nn.Parameter(torch.empty(n, H, self.width))
+
+    def init_weights(self, generator):
+        r1, r2 = torch.rand(self.r.shape, generator=generator).clamp(min=1e-3)
+        self.r.data = torch.stack((2 * r1, r2)).expm1().log()  # the inverse of softplus
+        for p, inputs in ((self.w_1, 2 * len(r1)), (self.b_1, 2 * len(r1)), (self.w_2, self.width)):
+            nn.init.uniform_(p, -(inputs**-0.5), inputs**-0.5, generator=generator)
+
+    def bias(self, q, k, q_pos, k_pos, prepared, layer):
+        r1, r2 = F.softplus(self.r)
+        b = -(r1 * torch.log1p(r2 * (q_pos[:, None] - k_pos).clamp(min=0)))
+        s = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, queries, keys)
+        both = torch.cat((s, b.expand_as(s)), dim=1).movedim(1, -1)
+        hidden = F.leaky_relu(F.linear(both, self.w_1[layer], self.b_1[layer]))
+        return b + F.linear(hidden, self.w_2[layer]).movedim(-1, 1)

@@ -1,0 +1,49 @@
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from model import PositionScheme, widen
+
+
+class FoX(PositionScheme, name="fox"):
+    """Lin et al. 2025 (arXiv 2503.02130), the forgetting transformer: scores + c_i − c_j, where c is the running sum of
+    log σ(w_h·x + b_h) and x the layer's normed input. Each layer learns a forget gate (w_h, b_h) per head.
+
+    First values: w normal with standard deviation 0.02, b = 0, or the option b (5: gates that forget slowly).
+
+    Deviations: without the paper's "Pro" block (output gate, output norm, QK-norm and KV-shift).
+
+    Computed without a mask, as ALiBi is: c_i is constant within a row, so it cancels in the softmax, and −c_j is a
+    channel of k, in 16-bit floats the sum of three. In float32, the rounding error of a score is that of c, about 1e-3
+    where c reaches 10,000.
+    """
+
+    options = {"b": 0.0}
+    no_decay = ("b",)
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.first_b = self.own_options(config)["b"]
+        self.w = nn.Parameter(torch.empty(config.n_layer, config.n_head, config.n_embd))
+        self.b = nn.Parameter(torch.empty(config.n_layer, config.n_head))
+
+    def init_weights(self, generator):
+        nn.init.normal_(self.w, std=self.init_std, generator=generator)
+        nn.init.constant_(self.b, self.first_b)
+
+    def rotate(self, q, k, x, prepared, layer, past):
+        wide = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            gates = F.logsigmoid(F.linear(x.to(wide), self.w[layer].to(wide), self.b[layer].to(wide)))
+        c = past.get("c", 0) + gates.cumsum(dim=1)  # (B, T, H)
+        past["c"] = c[:, -1:]
+        left = -c.mT[..., None] * math.sqrt(q.size(-1))
+        parts = [left]
+        if q.dtype.itemsize < 4:
+            parts = []
+            for _ in range(3):
+                parts.append(left.to(q.dtype))
+                left = left - parts[-1]
+        return widen(q, q.new_ones(1, 1, 1, len(parts))), widen(k, torch.cat(parts, dim=-1))
