@@ -332,13 +332,12 @@ class ALiBi(PositionScheme, name="alibi"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.head_size = config.n_embd // config.n_head
-        self.slopes = alibi_slopes(config.n_head)
+        m = torch.tensor(alibi_slopes(config.n_head), device="cpu") * math.sqrt(config.n_embd // config.n_head)
+        self.m = m.tolist(), m.to(torch.bfloat16).tolist()  # rounded here, because compiled code skips such casts
 
     def prepare(self, q_pos, k_pos):
         """The channels of q (H, 1, n) and of k (T, n), for float32 and for 16-bit floats."""
-        m = torch.tensor(self.slopes, device=q_pos.device)[:, None, None] * math.sqrt(self.head_size)
-        high = m.to(torch.bfloat16).float()
+        m, high = torch.tensor(self.m, device=q_pos.device)[..., None, None]
         digits = torch.stack([q_pos // 65536 * 65536, q_pos // 256 % 256 * 256, q_pos % 256], dim=-1)
         return (m, q_pos[:, None]), (torch.cat([high] * 3 + [m - high] * 3, dim=-1), digits.repeat(1, 2))
 

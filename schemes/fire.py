@@ -12,6 +12,10 @@ class FIRE(PositionScheme, name="fire"):
     First values: c = 0.1, w = 1, f as torch.nn.Linear.
 
     Deviations: f's last bias is left out, as it cancels in the softmax.
+
+    Cost: a training step takes 1.06 × RoPE's time on one core of an Intel Xeon, with a mask. Training's memory
+    grows with the square of the length (a step on 2,048 tokens: 1.5 GB, RoPE 0.08), evaluation's with the length
+    (one layer on 16,384 tokens: 0.61 GB, RoPE 0.10).
     """
 
     no_decay = ("b_1",)

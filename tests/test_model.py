@@ -6,6 +6,7 @@ and keys, and use nothing from model.py except a model's weights.
 
 import itertools
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -375,6 +376,25 @@ def test_alibi_equals_its_plain_form_far_out():
     scores = q[:, :, -64:].double() @ k.double().mT / math.sqrt(32) - slopes * distance
     plain = scores.masked_fill(distance < 0, -torch.inf).softmax(-1) @ v.double()
     torch.testing.assert_close(fast.double(), plain, rtol=0, atol=2e-3)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("scheme", ["alibi", "fox"])
+def test_bfloat16_channels_stay_exact_when_compiled(scheme):
+    """Compiled code skips a cast to bfloat16 and back, so no channel may rely on its rounding."""
+    pos_scheme, pos = (
+        build(scheme, n_head=3, n_embd=24, n_layer=1).pos.float().requires_grad_(False),
+        torch.arange(2000),
+    )
+    q, k = torch.randn(2, 1, 3, 2000, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def scores():
+        """What the added channels add to the scores of the last query."""
+        wide = pos_scheme.rotate(q, k, q.transpose(1, 2).flatten(-2).float(), pos_scheme.prepare(pos, pos), 0, {})
+        q_, k_ = (t[..., 8:].double() for t in wide)
+        return (q_[:, :, -1:] * k_).sum(-1)
+
+    torch.testing.assert_close(torch.compile(scores)(), scores(), rtol=0, atol=1e-2)
 
 
 @given(

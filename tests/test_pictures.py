@@ -7,7 +7,7 @@ from test_model import build
 
 from docs import pictures
 from evaluation.pictures import COLORS, scheme_styles
-from model import find_scheme, scheme_names
+from model import alibi_slopes, find_scheme, scheme_names
 
 
 def test_mean_score_by_distance_of_known_scores():
@@ -16,7 +16,7 @@ def test_mean_score_by_distance_of_known_scores():
     for block in model.transformer.h:
         torch.nn.init.zeros_(block.attn.c_attn.weight)
     got = pictures.mean_score_by_distance(model, torch.zeros(1, 64, dtype=torch.long))
-    slope = sum(model.pos.slopes) / 2
+    slope = sum(alibi_slopes(2)) / 2
     torch.testing.assert_close(got[16:].diff(), torch.full((47,), -slope, dtype=torch.float64))
 
 
