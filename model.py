@@ -367,8 +367,24 @@ class Positions:
     def biased(self):
         return type(self.scheme).bias is not PositionScheme.bias
 
+    def rotate(self, q, k, x, layer, past):
+        got = self.scheme.rotate(q, k, x, self.prepared, layer, past)
+        new_q, new_k = got if isinstance(got, tuple) and len(got) == 2 else (got, None)
+        expected = *q.shape[:3], getattr(new_q, "shape", q.shape)[-1]  # both may be wider, by the same channels
+        return self.checked("rotate", new_q, expected), self.checked("rotate", new_k, expected)
+
     def bias(self, q, k, layer):
-        return self.scheme.bias(q, k, self.q, self.k, self.prepared, layer)
+        got = self.scheme.bias(q, k, self.q, self.k, self.prepared, layer)
+        expected = *q.shape[:3], k.size(2)
+        return self.checked("bias", got, expected, (1, *expected[1:]))
+
+    def checked(self, hook, got, *expected):
+        """What a hook returned. ValueError unless it is a tensor of an expected shape."""
+        shape = tuple(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
+        if shape not in expected:
+            known = " or ".join(map(str, expected))
+            raise ValueError(f"{type(self.scheme).__name__}.{hook} returned {shape}, expected {known}")
+        return got
 
     def visible(self, window):
         """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
@@ -475,7 +491,7 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, dim=-1))
         if self.qk_norm:
             q, k = (F.rms_norm(t, t.shape[-1:]) for t in (q, k))
-        return *positions.scheme.rotate(q, k, x, positions.prepared, self.layer, past), v
+        return *positions.rotate(q, k, x, self.layer, past), v
 
     def forward(self, x, positions, window, cache, last):
         q, k, v = self.project(x, positions, {} if cache is None else cache.past[self.layer])
