@@ -43,6 +43,7 @@ class EvalConfig(Overrides):
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
     blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position, entropy 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
+    max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks and for the bootstrap
@@ -57,7 +58,7 @@ class EvalConfig(Overrides):
             raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold")
+        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
@@ -93,7 +94,8 @@ def stem_of(cfg):
     window = "" if cfg.window is None else f"window{cfg.window}"
     factor = "" if cfg.rope_factor == "auto" else f"x{cfg.rope_factor}"
     theta = "" if cfg.rope_theta is None else f"theta{cfg.rope_theta:g}"
-    parts = PROTOCOLS[cfg.protocol].stem, Path(cfg.dataset).name, window, cfg.rope_scaling, factor, theta
+    sampled = f"positions{cfg.max_position}" if cfg.max_position else ""
+    parts = PROTOCOLS[cfg.protocol].stem, Path(cfg.dataset).name, window, cfg.rope_scaling, factor, theta, sampled
     return "-".join(filter(None, parts)).replace(",", "-")
 
 
@@ -143,7 +145,7 @@ def measure(cfg, protocol, run, dataset, targets):
         "checkpoint": run.hash, "dataset": dataset.hash, "protocol": cfg.protocol,
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
-        "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta],
+        "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta, cfg.max_position],
         "code": inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))),  # it may have been edited
     } | protocol.identity  # fmt: skip
     path = run.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
@@ -153,7 +155,7 @@ def measure(cfg, protocol, run, dataset, targets):
     model = run.model(device) if missing else None
     n_tokens = sum(len(targets["ends"]) * len(protocol.layout(length)[0]) * length for length in missing.values())
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        subject = Subject(model, dataset.val, dtype, bar.update)
+        subject = Subject(model, dataset.val, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
             model.override(run.under(cfg, length))
             found |= protocol.measure(job, length, subject, found, trained)
@@ -207,6 +209,8 @@ def main(argv):
     # mistakes are reported before anything is measured
     for run, one in itertools.product(runs.values(), variants):
         run.under(one, protocol.longest)
+        if cfg.max_position:
+            run.config.check_gaps(cfg.max_position)
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
     tracking.wandb_options(*wandb)
     base.parent.mkdir(parents=True, exist_ok=True)

@@ -83,6 +83,11 @@ class GPTConfig:
         """How many positions the scheme is defined for; None: any number."""
         return find_scheme(self.pos_scheme).max_positions(self)
 
+    def check_gaps(self, below):
+        """ValueError if the scheme cannot take positions below a limit with gaps between them."""
+        if not find_scheme(self.pos_scheme).gaps or (self.max_positions or below) < below:
+            raise ValueError(f"max_position={below}: {self.pos_scheme} cannot take positions with gaps up to there")
+
     def layers(self, pattern):
         """One bool per layer: does the pattern have a 1 there?"""
         return [not pattern or pattern[layer % len(pattern)] == "1" for layer in range(self.n_layer)]
@@ -596,7 +601,7 @@ class GPT(nn.Module):
                 raise ValueError(f"{c.pos_scheme} positions are defined for {c.max_positions} tokens, not for {end}")
         windows = [c.window if on else 0 for on in c.layers(c.window_pattern)]
         first = 0 if 0 in windows else max(0, start - c.window + 1)  # the first key that any layer sees
-        k_pos = torch.arange(first, end, device=idx.device) if given is None else given
+        k_pos = torch.arange(first, end, device=idx.device) if given is None else given.to(idx.device)
         q_pos = k_pos[start - first :]
         acting = Positions(self.pos, q_pos, k_pos, self.pos.prepare(q_pos, k_pos))
         absent = Positions(self.no_pos, q_pos, k_pos, None)

@@ -44,6 +44,7 @@ class TrainConfig(GPTConfig):
     init_from: str = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
     # data
     dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
+    max_position: int = 0  # each step's tokens stand at positions sampled below it (Ruoss 2023); 0: at 0, 1, 2, …
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
@@ -83,6 +84,9 @@ class TrainConfig(GPTConfig):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
+        if self.max_position:
+            at_least(self.block_size, self, "max_position")
+            self.check_gaps(self.max_position)
         if "0" in self.window_pattern and not self.window:
             raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
         if self.resume and self.overwrite:
@@ -122,7 +126,7 @@ def train(cfg, origin, folder):
 
     # the text, its batches and the validation windows
     dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
-    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
+    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed, cfg.max_position)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 
     # the model: with new weights, with those of another run, or where an earlier call stopped
@@ -171,7 +175,7 @@ def train(cfg, origin, folder):
             if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
             with world.exchange(step_model, n == len(my_rows) - 1), autocast(world.device, world.dtype):
-                loss = step_model(x, y)[1] / len(my_rows)
+                loss = step_model(x, y, positions=batches.positions(step))[1] / len(my_rows)
             loss.backward()
             loss_sum += loss.detach()
 

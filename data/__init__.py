@@ -135,13 +135,20 @@ def _open(path, dtype, count, sha256):
     return np.memmap(path, dtype=dtype, mode="r")
 
 
+def sampled_positions(n, below, seed):
+    """A sorted sample of n positions below a limit, (n,) int64. A model that is trained on short windows at such
+    positions meets all of them. Ruoss et al. 2023 (arXiv 2305.16843)."""
+    return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(below)[:n]))
+
+
 class Batches:
     """Rows of block_size tokens and their targets, `rows_per_step` per step. Row r of step n depends only on (seed, n,
     r): no state has to be saved, and the data are the same however rows are divided among micro-steps and processes. An
     epoch visits every window once, in shuffled order, from a random offset."""
 
-    def __init__(self, split, block_size, rows_per_step, seed):
+    def __init__(self, split, block_size, rows_per_step, seed, max_position=0):
         self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
+        self.max_position = max_position
         self.n_windows = (len(split.tokens) - block_size) // block_size
         if self.n_windows < 1:
             short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
@@ -155,6 +162,11 @@ class Batches:
         starts = np.array([self._start(step * self.rows_per_step + r) for r in range(first, last)])
         rows = self.split.windows(starts, self.block_size)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def positions(self, step):
+        """The positions of a step's windows, sampled below max_position; None: 0 … block_size − 1."""
+        if self.max_position:
+            return sampled_positions(self.block_size, self.max_position, (self.seed, step))
 
     def _start(self, row):
         epoch, i = divmod(row, self.n_windows)

@@ -19,7 +19,7 @@ class Protocol:
     by the names of jobs, and what `prepare` returned."""
 
     question = ""  # what it answers: for --help, and the title of the picture
-    options = ("block_tokens", "threshold")  # the optional fields of EvalConfig that this protocol reads
+    options = ("block_tokens", "threshold", "max_position")  # the optional fields of EvalConfig that it reads
     default_blocks = 256
     column, axis = "context", "context length (tokens)"  # the title of the table's first column, and of the x axis
     panels = {"loss": "loss (nats per token)"}  # of the picture: key in a row -> label of the y axis
@@ -39,6 +39,8 @@ class Protocol:
         self.seed, self.threshold, self.training_lengths = cfg.seed, cfg.threshold, sorted(training_lengths)
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
+        if 0 < cfg.max_position < self.longest:
+            raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {self.longest}")
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
         self.stride = len(self.layout(self.longest)[0]) * self.block_tokens
         room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.stride)) // self.stride
@@ -188,7 +190,7 @@ class Sliding(Protocol, name="sliding"):
 
 class NonOverlapping(Protocol, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
-    options = ("threshold",)
+    options = ("threshold", "max_position")
     default_blocks = 64
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
     cells = Protocol.cells + ",\nand `real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
@@ -226,7 +228,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
 
 class Position(Protocol, name="position"):
     question = "the longest windows only: the mean loss at the positions between one length and the next"
-    options = ("threshold",)
+    options = ("threshold", "max_position")
     default_blocks = 64
     column, axis = "up to", "positions up to"
     targets = (

@@ -210,7 +210,7 @@ def report(protocol, results, losses, texts, base, about):
         if found := contrasts(protocol, losses, length):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
-    if "threshold" in protocol.options:
+    if "threshold" in protocol.options and len(results) > 1:
         print(answer(protocol, results, losses))
     picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
     numbers.write_text(json_text(summary))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data import Split, tuning_part
+from data import Split, sampled_positions, tuning_part
 from model import GPT
 from run.device import autocast
 
@@ -19,6 +19,7 @@ class Subject:
     split: Split
     dtype: torch.dtype
     progress: object  # called with the number of tokens processed
+    max_position: int = 0  # tokens stand at positions sampled below it; 0: at 0, 1, 2, …
 
     @property
     def device(self):
@@ -66,8 +67,11 @@ def score(subject, starts, length, scored, change=None):
             for i, row in enumerate(window, start=first):
                 change(row, i)
         window = window.to(subject.device)
+        positions = None
+        if subject.max_position:  # a sample for each forward pass, as in training
+            positions = sampled_positions(length, subject.max_position, (length, first))
         with autocast(subject.device, subject.dtype):
-            hidden = subject.model.hidden(window[:, :-1], last=scored).flatten(0, 1)
+            hidden = subject.model.hidden(window[:, :-1], last=scored, positions=positions).flatten(0, 1)
         targets = window[:, -scored:].flatten()
         for some, wanted in zip(hidden.split(4096), targets.split(4096), strict=True):
             logits = subject.model.lm_head(some.float())  # in float32, whatever the dtype

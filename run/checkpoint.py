@@ -22,7 +22,10 @@ CALL_FIELDS = (
 )  # fmt: skip
 
 # The values of settings for runs that are older than the setting.
-BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "compile_mode": "default"}
+BEFORE = {
+    "init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "compile_mode": "default",
+    "max_position": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

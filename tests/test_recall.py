@@ -77,7 +77,7 @@ class Remembers:
         self.tokenizer, self.reach = dataset.tokenizer, reach
         self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab)
 
-    def hidden(self, idx, last):
+    def hidden(self, idx, last, positions=None):
         logits = torch.zeros(len(idx), last, self.config.vocab_size)
         for row, ids in enumerate(idx.tolist()):
             text = self.tokenizer.decode_bytes(ids).decode()

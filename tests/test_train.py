@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import json
 import math
 import os
 import re
@@ -13,6 +14,7 @@ import torch
 from conftest import ROOT
 
 import data
+import eval_length
 from data.prepare import main as prepare
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, load_checkpoint
@@ -317,3 +319,24 @@ def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the
     main([f"--init_from={trained('t5', pos_options='size=8')}", f"--out_dir={tmp_path}/same", *ONCE])
     main([f"--init_from={trained('t5', pos_options='size=8')}", "--pos_scheme=none", f"--out_dir={tmp_path}/no", *ONCE])
     assert [load(tmp_path / name).config.pos_options for name in ("same", "no")] == ["size=8", ""]
+
+
+def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path, refused):
+    """The same steps give the same weights, other ones than consecutive positions; the evaluation samples them, too."""
+    flags = [*tiny, "--pos_scheme=rope", "--max_position=300"]
+    main([*flags, f"--out_dir={tmp_path}/whole"])
+    main([*flags, "--max_iters=3", f"--out_dir={tmp_path}/parts"])
+    main(["--resume", "--max_iters=6", f"--out_dir={tmp_path}/parts"])
+    main([*tiny, "--pos_scheme=rope", f"--out_dir={tmp_path}/plain"])
+    whole, parts, plain = (load_checkpoint(tmp_path / name, "latest").weights for name in ("whole", "parts", "plain"))
+    assert [all(torch.equal(whole[name], other[name]) for name in whole) for other in (parts, plain)] == [True, False]
+    for more in ([], ["--max_position=256"]):
+        eval_length.main([f"{tmp_path}/whole", "--blocks=4", "--device=cpu", f"--results_dir={tmp_path}", *more])
+    first, second = (
+        json.loads((tmp_path / f"length-{name}.json").read_text())["runs"]["whole"]["rows"]
+        for name in ("whole", "positions256-whole")
+    )
+    assert first["64"]["loss"] != second["64"]["loss"]
+    for scheme in ("learnable", "transformer_xl"):
+        message = f"max_position=300: {scheme} cannot take positions with gaps up to there"
+        assert message in refused(main, *tiny, f"--pos_scheme={scheme}", "--max_position=300")
