@@ -99,13 +99,21 @@ def stem_of(cfg):
     return "-".join(filter(None, parts)).replace(",", "-")
 
 
-def results_stem(cfg, runs):
-    """Names the files of a comparison by its runs or, if their names are too long, by their number and a hash."""
-    names = "-".join(runs)
+def results_base(cfg, runs):
+    """The path of a comparison's files without an ending, and what tells it from others: its runs and settings. The
+    files are named by the runs, or by a hash if there are many or if other results have that name."""
+    settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in ("runs", "device", *CALL_FIELDS)}
+    of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
+    names, hash = "-".join(runs), files.json_hash(of)[:6]
+    base = Path(cfg.results_dir, f"{stem_of(cfg)}-{names}")
     if len(names) > 80 or "/" in names:
-        folders = [str(run.folder.resolve()) for run in runs.values()]
-        names = f"{len(runs)}-runs-{files.json_hash(folders)[:6]}"
-    return f"{stem_of(cfg)}-{names}"
+        base = Path(cfg.results_dir, f"{stem_of(cfg)}-{len(runs)}-runs-{hash}")
+    elif base.with_name(f"{base.name}.json").is_file():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if json.loads(base.with_name(f"{base.name}.json").read_text())["of"] == of:
+                return base, of
+        base = base.with_name(f"{base.name}-{hash}")
+    return base, of
 
 
 def unlike_settings(runs):
@@ -198,7 +206,7 @@ def main(argv):
     (runs, dataset), variants = open_runs(cfg), variants_of(cfg)
     protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
     first = next(iter(runs.values()))
-    base = Path(cfg.results_dir, results_stem(cfg, runs))
+    base, of = results_base(cfg, runs)
     group = first.settings.get("wandb_group") or Path(dataset.name).name
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
     wandb = (
@@ -225,7 +233,7 @@ def main(argv):
         raise
     results, losses = pool_seeds(protocol, measured)
     text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
-    picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs))
+    picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs), of)
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), *wandb)
     return 0

@@ -252,7 +252,7 @@ def rope_frequencies(config, device):
     if config.rope_scaling == "ntk":
         theta *= s ** (D / (D - 2))
     freqs = frequencies(D, device, theta)
-    freqs[int(config.rope_fraction * D / 2) :] = 0
+    freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
     if config.rope_scaling == "linear":
         return freqs / s, 1.0
     if config.rope_scaling == "yarn":
@@ -292,8 +292,8 @@ class RoPE(PositionScheme, name="rope"):
             raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
-        if config.rope_fraction > 1:
-            raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1")
+        if config.rope_fraction > 1 or int(config.rope_fraction * D / 2 + 1e-6) < 1:
+            raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1, and turn one of {D // 2} pairs")
         if config.rope_scaling == "ntk" and D == 2:
             raise ValueError("rope_scaling=ntk needs a head size of at least 4 (two pairs)")
         for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():

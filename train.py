@@ -135,7 +135,8 @@ def train(cfg, origin, folder):
     step, best_val_loss, segment, history, notes = origin.start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
         if world.is_first:
-            print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
+            done = f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}"
+            print(f"{done} (--resume --max_iters=N trains it further)")
         return best_val_loss
     if cfg.warmup_iters >= cfg.max_iters:
         notes.append(f"note: warmup_iters={cfg.warmup_iters} does not end before step {cfg.max_iters}")

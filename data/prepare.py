@@ -32,6 +32,7 @@ from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
 from run.files import Lock, making
 from run.script import script
 
+FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json")  # of a dataset, as they are written
 OPTIONS = ("glob", "split_on", "file", "column", "config")  # flags that only some texts take
 
 
@@ -65,20 +66,28 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     meta |= {"dtype": dtype.name, "splits": splits, "tokenizer": tokenizer.spec}
     (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
     (folder / "meta.json").unlink(missing_ok=True)  # deleted first, written last: a folder without it is not prepared
-    for file in (*temporary.glob("*.bin"), temporary / "meta.json"):
-        os.replace(file, folder / file.name)
+    for name in FILES:
+        os.replace(temporary / name, folder / name)
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
 
-def check_same(folder, source):
-    """ValueError if the dataset in `folder` was not made from `source`."""
-    held = data.read_json(folder / "meta.json", data.META)["source"]
+def unescaped(text):
+    """A separator as it is meant: \\n is a line end."""
+    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+
+
+def check_same(folder, source, tokenizer):
+    """ValueError if the dataset in `folder` was not made from `source` and, unless it is None, with the tokenizer."""
+    meta = data.read_json(folder / "meta.json", data.META)
+    held = meta["source"]
     keys = sorted((source.keys() | held.keys()) - {"sha256", "state"})
     if unlike := ", ".join(f"{key}={held.get(key)!r}" for key in keys if held.get(key) != source.get(key)):
         raise ValueError(f"{folder} holds another dataset ({unlike}): choose another --name, or --overwrite")
     if held.get("state", source["state"]) != source["state"]:
         raise ValueError(f"the text has changed since {folder} was prepared: --overwrite prepares it again")
+    if tokenizer and meta["tokenizer"] != tokenizer.spec:
+        raise ValueError(f"the tokenizer has changed since {folder} was prepared: --overwrite prepares it again")
 
 
 def parser():
@@ -96,7 +105,7 @@ def parser():
     add("--name", help="train with --dataset=NAME; needed for your own files")
     add("--glob", help="which files of a folder (default: *.txt)")
     add("--file", help="a copy of Tiny Shakespeare that you have")
-    add("--split_on", help="separator between the documents of a text file; '\\n\\n': blank lines")
+    add("--split_on", type=unescaped, help="separator between the documents of a text file; '\\n\\n': blank lines")
     add("--column", help="the column of the rows that holds the text (default: text)")
     add("--config", help="which configuration of a dataset of the hub")
     add("--overwrite", action="store_true", help="replace a dataset of this name")
@@ -117,15 +126,16 @@ def main(argv):
     if not (name := args.name or usual):
         raise ValueError("this dataset needs a name: --name=NAME")
     folder = data.folder_of(name)
-    ours = ("meta.json", "prepare.py")  # of a dataset, beside .bin files and hidden ones; prepare.py is nanoGPT's
-    held = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    if others := [n for n in held if n not in ours and not n.startswith(".") and not n.endswith(".bin")]:
-        raise ValueError(f"--name={name}: {folder} holds other files, such as {others[0]}: choose another name")
+    held = {p.name for p in folder.iterdir() if not p.name.startswith(".")} if folder.is_dir() else set()
+    if others := held - {*FILES, "prepare.py"}:  # prepare.py is nanoGPT's
+        raise ValueError(f"--name={name}: {folder} holds other files, such as {min(others)}: choose another name")
+    if "train.bin" in held and "train_docs.bin" not in held and not args.overwrite:
+        raise ValueError(f"{folder} holds the tokens of another program: choose another --name, or --overwrite")
     source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
     source.pop("file", None)  # every copy is the same text
     with Lock(folder), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not args.overwrite:
-            check_same(folder, source)
+            check_same(folder, source, tokenizer)
             print(f"{folder} is prepared already (--overwrite prepares it again)")
             return 0
         print(f"preparing {name}: {text.source}")

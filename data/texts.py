@@ -74,31 +74,47 @@ def split_texts(texts, separator="", smallest=0, largest=math.inf):
     """The documents {"train": […], "val": […]} of {name: text}; about a tenth of the text is for validation: the last
     tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest` bytes, drawn by the hash
     of their names. Each part of a text between separators, if one is given, is a document."""
-    if separator:
-        return {split: Parts(documents, separator) for split, documents in split_texts(texts).items()}
     if len(texts) < 10:
         cuts = {name: int(0.9 * sum(map(len, Document(name, text).pieces()))) for name, text in texts.items()}
+        cuts = {name: cut + to_end_of(separator, Document(name, texts[name], cut)) for name, cut in cuts.items()}
         train = [Document(name, text, 0, cuts[name]) for name, text in texts.items() if cuts[name]]
-        return {"train": train, "val": [Document(name, text, cuts[name]) for name, text in texts.items()]}
+        return parts_of(train, [Document(name, text, cuts[name]) for name, text in texts.items()], separator)
     sizes = {name: len(t.encode()) if isinstance(t, str) else t.stat().st_size for name, t in texts.items()}
     wanted, taken, val = 0.1 * sum(sizes.values()), 0, set()
-    drawn = sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest())
+    drawn = sorted(sizes, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
     for name in (name for name in drawn if smallest <= sizes[name] <= largest):
         # one huge document must be neither all of the validation text nor all of the training text
         if taken < wanted and taken + sizes[name] <= 2 * wanted and len(val) < max(1, len(sizes) // 5):
             val.add(name)
             taken += sizes[name]
     documents = [Document(name, text) for name, text in texts.items()]
-    return {"train": [d for d in documents if d.name not in val], "val": [d for d in documents if d.name in val]}
+    train, validation = [d for d in documents if d.name not in val], [d for d in documents if d.name in val]
+    return parts_of(train, validation, separator)
+
+
+def parts_of(train, val, separator):
+    """Documents of both splits, divided at the separator if there is one."""
+    if separator:
+        train, val = Parts(train, separator), Parts(val, separator)
+    return {"train": train, "val": val}
+
+
+def to_end_of(separator, document):
+    """How many characters a document has up to the end of its first separator; 0 if it has none."""
+    seen = ""
+    for piece in document.pieces() if separator else ():
+        seen += piece
+        if (at := seen.find(separator)) >= 0:
+            return at + len(separator)
+    return 0
 
 
 class Parts:
     """The parts of documents between separators, as documents of their own."""
 
     def __init__(self, documents, separator):
-        self.documents = documents
-        self.separator = separator.encode("latin-1", "backslashreplace").decode("unicode_escape")  # typed as \n\n
-        self.end = self.separator if self.separator.isspace() else ""  # blank lines remain part of the text
+        self.documents, self.separator = documents, separator
+        self.end = separator if separator.isspace() else ""  # a document keeps the blank line after it
 
     def __iter__(self):
         for document in self.documents:
@@ -247,6 +263,7 @@ def own(paths, glob):
     state = state_of(files)
     if kinds != {"text"}:
         where = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}
+        where["download_mode"] = "force_redownload"  # the package's cache goes by time: it may hold an older text
         return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, "", "gpt2", state)
     root = os.path.commonpath([p.resolve().parent for p in files])
     return Text(lambda glob="", split_on="": split_texts(by_name(files, root), split_on), "", source, state=state)

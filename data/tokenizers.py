@@ -48,7 +48,8 @@ class CharTokenizer(Tokenizer, kind="char"):
     def encode(self, text):
         if unknown := "".join(c for c in dict.fromkeys(text) if c not in self.chars):
             known = repr(self.chars[:120]) + ("…" if self.n_vocab > 120 else "")
-            raise ValueError(f"the tokenizer lacks {unknown[:20]!r}; it has these {self.n_vocab} characters: {known}")
+            lacks = f"the tokenizer lacks {unknown[:20]!r} (a bpe:N tokenizer lacks nothing)"
+            raise ValueError(f"{lacks}; it has these {self.n_vocab} characters: {known}")
         return np.searchsorted(self.codes, _codepoints(text))
 
     encode_plain = encode  # there are no special tokens

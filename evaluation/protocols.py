@@ -123,10 +123,10 @@ class Protocol:
     def in_words(self, text):
         """A line about the text, from what `about_text` returned."""
         n, crossing = text["documents"], f"{text['crossing']:.0%} of the longest contexts cross documents"
-        words = f"{n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
+        words = f"blocks from {n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
         if n < FEWEST_DOCUMENTS:
-            words += f"\nnote: {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed; "
-            words += "choose a --dataset of more documents (data.prepare --split_on=SEPARATOR), or shorter --lengths"
+            words += f"\nnote: blocks from {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed.\n"
+            words += "Choose more --blocks, shorter --lengths or a --dataset of more documents (see --split_on)"
         return words
 
     def shown(self):
@@ -163,14 +163,14 @@ def choose_lengths(given, training_lengths):
     lengths = doublings(max(4, min(training_lengths) // 4), 16 * max(training_lengths))
     if given:
         lengths = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
-        if lengths[0] < 1 or sorted(set(lengths)) != lengths:
+        if lengths[0] < 1 or sorted(set(lengths)) != lengths or lengths[-1] > 2**24:
             raise ValueError(f"lengths={given!r} must be ascending positive numbers such as 32,64,128")
     return sorted({*lengths, *training_lengths})
 
 
 class Fixed(Protocol, name="fixed", stem="length"):
     question = "how does the loss of the same tokens change as their context grows?"
-    panels = {"delta": "Δ: loss minus loss at the training length (nats per token)"}
+    panels = {"delta": "Δ: loss minus loss at the training length (nats; log beyond ±0.1)"}
 
 
 class Sliding(Protocol, name="sliding"):

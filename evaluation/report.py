@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, mark_training_length, plain, scheme_styles, symlog
 from evaluation.protocols import within
 from evaluation.statistics import breakdown, estimate
 
@@ -124,10 +124,10 @@ def star(result):
     n, T, rows = result["L_star"], result["training_length"], result["rows"]
     past = [length for length, row in rows.items() if row and length > T]
     if n is not None:
-        return f"= {n} ({n / T:g}×)"
+        return f"{n:,} ({n / T:g}×)"
     if not past:
         return "—"
-    return "unknown" if np.isnan(rows[past[0]]["band"]) else f"> {past[-1]}"
+    return "unknown" if np.isnan(rows[past[0]]["band"]) else f"> {past[-1]:,}"
 
 
 def answer(protocol, results, losses):
@@ -136,24 +136,31 @@ def answer(protocol, results, losses):
     at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
     order = sorted(results, key=lambda name: (results[name]["rows"][last] or {"loss": np.inf})["loss"])
     best = order[0]
-    lines = [["", at_training, f"Δ at {last:,}", f"minus {best}", "L*"]]
+    lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", f"minus {best}", "L*"]]
     for name in order:
-        rows, other = results[name]["rows"], ""
-        trained, end = rows[results[name]["training_length"]], rows[last]
-        if end and name != best:
+        rows, end, delta, other = results[name]["rows"], "—", "—", ""
+        trained = rows[results[name]["training_length"]]
+        if row := rows[last]:
+            end, delta = f"{row['loss']:.3f}", f"{row['delta']:+.3f} {within(row['band'])}"
+        if row and name != best:
             mean, width, _ = difference(protocol, losses[name], losses[best], last)
-            other = f"{mean:+.3f} {within(width)}"
-        delta = f"{end['delta']:+.3f} {within(end['band'])}" if end else "—"
-        lines.append([name, f"{trained['loss']:.3f} {within(trained['level'])}", delta, other, star(results[name])])
-    note = f"minus {best}: difference of the losses at {last:,}; ± for each alone, over text and seeds"
-    return f"{columns(lines)}\n({note}; for a single run, over text only)\n"
+            # between several seeds and a single run there is no ±: how far that run is from its mean is not known
+            alike = (len(losses[name]) > 1) == (len(losses[best]) > 1)
+            other = f"{mean:+.3f} {within(width if alike else np.nan)}"
+        seeds = f" ({len(losses[name])} seeds)" if len(losses[name]) > 1 else ""
+        at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
+        lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
+    return (
+        f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
+        f"± of several seeds: over text and seeds, of a single run: over text only.\n\n{columns(lines)}\n"
+    )
 
 
 def draw(protocol, results, texts, about):
     """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap. `about`
     says how the runs were trained and measured."""
     shown, n = protocol.shown(), len(protocol.panels)
-    title = f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}"
+    title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}")
     figure, all_axes = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
     for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
@@ -167,7 +174,7 @@ def draw(protocol, results, texts, about):
             x = np.array(defined) * protocol.apart ** (i - (len(results) - 1) / 2)
             axes.plot(x, [rows[n][key] for n in defined], **styles[i])
             is_whole = defined and defined[-1] == shown[-1]
-            label = name if is_whole else f"{name} (undefined past {last:,})"
+            label = plain(name) if is_whole else plain(f"{name} (undefined past {last:,})")
             ends.append((label, color, (x[-1], rows[last][key]) if is_whole else None))
             low, high = np.reshape([protocol.interval(rows[n], key) for n in defined], (-1, 2)).T
             axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
@@ -192,9 +199,10 @@ def json_text(value):
     return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), indent=1)
 
 
-def report(protocol, results, losses, texts, base, about):
+def report(protocol, results, losses, texts, base, about, of):
     """Prints the tables, and writes the numbers and the picture, whose path it returns. base: their path without an
-    ending. texts: {dataset: what `about_text` returned}. about: how the runs were trained and measured, in words."""
+    ending. texts: {dataset: what `about_text` returned}. about: how the runs were trained and measured, in words. of:
+    the runs and settings, which tell these numbers from others."""
     seeded = any("seeds" in result for result in results.values())
     print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}")
     print(*(f"{name}: {protocol.in_words(text)}" for name, text in texts.items()), sep="\n")
@@ -204,7 +212,7 @@ def report(protocol, results, losses, texts, base, about):
     if "threshold" in protocol.options:
         print(f"L*: the first length at which Δ exceeds {protocol.threshold:g} nats by more than its ±.")
     print(f"\n{table(protocol, results)}", end="")
-    summary = {"protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
+    summary = {"of": of, "protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": texts, "runs": results, "contrasts": {}}
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]) if seeded else ():
         if found := contrasts(protocol, losses, length):

@@ -112,8 +112,10 @@ class Checkpoint:
             new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
         if overrides.rope_factor != "auto":
             new["rope_factor"] = float(overrides.rope_factor)
-        elif (overrides.rope_scaling or c.rope_scaling) != "none":
-            new["rope_factor"] = max(c.rope_factor, length / (c.rope_block_size or c.block_size))
+        elif overrides.rope_scaling not in ("", "none", c.rope_scaling):
+            new["rope_factor"] = max(1.0, length / (c.rope_block_size or c.block_size))
+        elif c.rope_scaling != "none" and overrides.rope_scaling != "none":  # as trained, and more past block_size
+            new["rope_factor"] = c.rope_factor * max(1.0, length / c.block_size)
         try:
             return replace(c, **new)
         except ValueError as error:
@@ -132,8 +134,8 @@ class Checkpoint:
         dataset may choose another text."""
         self.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
         if not named and self.dataset_hash not in (None, dataset.hash):
-            changed = f"dataset {dataset.name!r} is no longer the text that {self.path} was trained on"
-            raise ValueError(f"{changed}; to use it anyway, name it: --dataset={dataset.name}")
+            other = f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds"
+            raise ValueError(f"{other}; to use that text anyway, name it: --dataset={dataset.name}")
 
     def own_tokenizer_spec(self):
         """The spec of the tokenizer that the model was trained with. ValueError if it is unknown."""

@@ -50,11 +50,13 @@ class Origin:
         args |= {"dataset": self.source.dataset_name(named), "optimizer": "adamw"}
         reads = find_scheme(args["pos_scheme"]).reads
         if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
-            return {k: v for k, v in args.items() if k not in (*reads, "pos_options")}
+            return {k: v for k, v in args.items() if k not in (*reads, "pos_options", "pos_pattern")}
         if values.get("rope_scaling", args["rope_scaling"]) == "none":
             args["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
         elif "rope_block_size" in reads:
             args["rope_block_size"] = args["rope_block_size"] or args["block_size"]
+            reach = values.get("block_size", args["block_size"]) / args["rope_block_size"]
+            args["rope_factor"] = max(args["rope_factor"], reach)
         return args
 
     def start(self, cfg, model, optimizer, dataset):
@@ -100,6 +102,12 @@ def initialise(model, source, dataset):
     overlapping rows of the scheme's resized tables. Returns lines for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     weights, lines = dict(source.weights), [f"initialised from {source.path}, step {source.step}"]
+    if source.config.n_head != model.config.n_head:
+        raise ValueError(f"{source.path} has n_head={source.config.n_head}: its heads cannot be regrouped")
+    for name in ("pos_scheme", "window", "window_pattern"):
+        old, new = getattr(source.config, name), getattr(model.config, name)
+        if old != new or name == "window" and new:
+            lines.append(f"{name}: {old} there, {new} here")
     for name, own in model.state_dict().items():
         other, is_schemes = weights.pop(name, None), name.startswith("pos.")
         if other is not None and other.shape == own.shape:

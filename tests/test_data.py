@@ -169,7 +169,7 @@ def test_a_chapter_is_a_document(tmp_path, monkeypatch):
         (["{tmp}/texts", "--name=a\nb"], "a dataset cannot have the name 'a.nb'"),
         (["{tmp}/texts", "--name=a\0b"], "a dataset cannot have the name 'a.x00b'"),
         (["sympy", "--split_on=x"], "--split_on has no meaning for sympy"),
-        (["{tmp}/texts", "--split_on=\\"], "'unicodeescape' codec can't decode"),
+        (["{tmp}/texts", "--split_on=\\"], "argument --split_on: invalid unescaped value: '"),
         (["sympy", "--glob=*"], "--glob has no meaning for sympy"),
         (["{tmp}/texts", "--column=x"], "--column has no meaning for .*texts"),
         (["{tmp}/texts", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
@@ -242,8 +242,7 @@ def test_a_separator_makes_many_documents_of_one_file(tmp_path, monkeypatch):
         ds = prepare(tmp_path, tmp_path / "a.txt", f"--split_on={typed}", "--overwrite")
         documents = [ids for split in (ds.train, ds.val) for ids in np.split(split.tokens, split.docs)[1:]]
         documents = [ds.tokenizer.decode_bytes(ids).decode() for ids in documents]
-        assert "".join(documents) == "".join(part + kept for part in parts) and len(ds.val.docs) == 40
-        assert len({*documents} - {part + kept for part in parts}) <= 2  # validation starts within a part
+        assert documents == [part + kept for part in parts] and len(ds.val.docs) in (39, 40)  # no part is cut in two
 
 
 def test_a_million_spaces_are_tokenised(tmp_path):
@@ -485,3 +484,20 @@ def test_validation_windows_cover_all_or_spread_evenly():
     assert split.val_starts(10, 600).tolist() == list(range(0, 500, 10))
     assert split.val_starts(800, 600).tolist() == [0]
     assert split.windows(split.val_starts(10, 20), 3).tolist() == [[0, 1, 2, 3], [250, 251, 252, 253]]
+
+
+def test_a_changed_tokenizer_and_the_tokens_of_other_programs_are_noticed(tmp_path):
+    write_texts(tmp_path / "texts", n=12)
+    for size in (300, 320):
+        prepare(tmp_path / "b", tmp_path / "texts", f"--tokenizer=bpe:{size}", "--overwrite")
+        arguments = tmp_path / "c", tmp_path / "texts", f"--tokenizer=data:{tmp_path}/b/set"
+        if size == 300:
+            prepare(*arguments)
+        else:
+            with pytest.raises(ValueError, match="the tokenizer has changed since"):
+                prepare(*arguments)
+    (tmp_path / "nano" / "set").mkdir(parents=True)
+    (tmp_path / "nano" / "set" / "train.bin").write_bytes(b"hours of work")
+    with pytest.raises(ValueError, match="holds the tokens of another program: choose another --name, or --overwrite"):
+        prepare(tmp_path / "nano", tmp_path / "texts")
+    prepare(tmp_path / "nano", tmp_path / "texts", "--overwrite")

@@ -3,6 +3,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from evaluation.report import contrast_table, contrasts
 from evaluation.windows import score
 from model import scheme_names
 from run import files
+from run.checkpoint import load_checkpoint
 
 SCORE = "evaluation.protocols.score"
 
@@ -60,11 +62,11 @@ def test_the_table_the_numbers_the_picture_and_the_kept_losses_of_all_schemes(ru
             assert row["delta"] == pytest.approx(row["loss"] - rows["16"]["loss"])
     [with_learnable] = [t for t in out.split("\ncontext  ")[1:] if "learnable" in t.splitlines()[0]]
     assert "—" in with_learnable.split("    256  ")[1].splitlines()[0]
-    answer = out.split("loss at 16 ")[1].split("\n(")[0].splitlines()[1:]  # the lowest loss first, undefined ones last
+    answer = out.split("loss at 16 ")[1].split("\n\n")[0].splitlines()[1:]  # the lowest loss first, undefined ones last
     order = sorted(found, key=lambda name: (found[name]["256"] or {"loss": math.inf})["loss"])
     assert [line.split()[0] for line in answer] == order and "—" in answer[-1]
     assert "the same 20 blocks of 1 tokens at every length" in out and "L*" in out
-    assert "tiny: 2 documents; 0% of the longest contexts cross documents; bytes per token: 1" in out
+    assert "tiny: blocks from 2 documents; 0% of the longest contexts cross documents; bytes per token: 1" in out
     [picture] = (tmp_path / "results").glob(f"length-{len(found)}-runs-*.png")
     assert picture.read_bytes()[:4] == b"\x89PNG"
     [path] = (runs / "alibi").glob("length-*.npz")
@@ -145,7 +147,7 @@ def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, tmp_path):
     found = []
     for folder in (killed, whole):
         E.main([str(folder / "none"), *flags(folder)])
-        found.append(({p.relative_to(folder) for p in folder.rglob("*")}, read(folder, "length-none")))
+        found.append(({p.relative_to(folder) for p in folder.rglob("*")}, read(folder, "length-none")["runs"]))
     assert found[0] == found[1]
 
 
@@ -206,7 +208,7 @@ def test_a_text_of_few_documents_has_no_band_and_a_line_says_so(runs, tmp_path, 
     E.main([str(runs / "rope"), *flags(tmp_path)])
     out, row = capsys.readouterr().out, read(tmp_path, "length-rope")["runs"]["rope"]["rows"]["64"]
     assert row["band"] is None and row["level"] is None and "±0" not in out
-    assert "note: 2 documents are too few for ±: at least 20 are needed; choose a --dataset of more" in out
+    assert "note: blocks from 2 documents are too few for ±: at least 20 are needed.\nChoose more --blocks" in out
     assert "L* unknown" in out
 
 
@@ -277,7 +279,7 @@ def test_runs_on_different_text_are_compared_only_on_a_named_one(runs, trained, 
     prepare.main([str(write_texts(tmp_path / "texts", n=30, words=200)), f"--name={other}"])
     prepare.main([f"{tmp_path}/text.txt", f"--name={foreign}"])
     both = [str(runs / "rope"), str(trained("alibi", dataset=other)), *flags(tmp_path)]
-    assert f"the text that {both[1]}/best.pt was trained on" in refused(E.main, *both)
+    assert f"{both[1]}/best.pt was not trained on the text that dataset" in refused(E.main, *both)
     assert "another tokenizer than that of dataset" in refused(E.main, *both, f"--dataset={foreign}")
     E.main([*both, f"--dataset={dataset}"])
     assert list(read(tmp_path, "length-tiny")["datasets"]) == [dataset]
@@ -297,8 +299,12 @@ def test_every_comparison_has_files_of_its_own(runs, tmp_path):
         E.main([*(str(runs / scheme) for scheme in schemes), *flags(tmp_path)])
     shutil.copytree(runs / "none", tmp_path / "elsewhere" / "none")
     E.main([str(runs / "none"), str(tmp_path / "elsewhere" / "none"), *flags(tmp_path)])
-    *named, many = sorted(path.stem for path in (tmp_path / "results").glob("*.png"))[::-1]
-    assert named == ["length-none-rope", "length-none-alibi", "length-none"] and many.startswith("length-2-runs-")
+    E.main([str(tmp_path / "elsewhere" / "none"), *flags(tmp_path)])  # another run of a known name
+    for _ in range(2):
+        E.main([str(runs / "none"), *flags(tmp_path, "--blocks=5")])
+    names = " ".join(path.stem for path in (tmp_path / "results").glob("*.png")) + " "
+    assert all(f"length-{name} " in names for name in ("none", "none-alibi", "none-rope")) and "length-2-runs-" in names
+    assert len(re.findall("length-none-[0-9a-f]{6} ", names)) == 2 and names.count(" ") == 6
 
 
 def test_a_run_of_very_short_windows_is_measured_without_further_flags(trained, tmp_path):
@@ -321,3 +327,30 @@ def test_a_run_that_goes_on_while_it_is_measured_is_not_mixed_up(runs, trained, 
     monkeypatch.undo()
     E.main([str(tmp_path / "r"), *flags(tmp_path)])
     assert read(tmp_path, "length-r")["runs"]["r"]["rows"]["16"]["loss"] != first
+
+
+def test_a_run_trained_with_scaling_is_measured_with_the_factor_it_was_trained_with(runs, tmp_path):
+    import train
+
+    flags_ = [
+        f"--init_from={runs / 'rope'}",
+        "--block_size=32",
+        "--rope_scaling=linear",
+        "--max_iters=1",
+        "--device=cpu",
+    ]
+    for name, more, factor in (("auto", [], 2.0), ("own", ["--rope_factor=3"], 3.0)):
+        train.main([*flags_, *more, f"--out_dir={tmp_path}/{name}"])
+        run = load_checkpoint(tmp_path / name)
+        assert run.config.rope_factor == factor
+        factors = [run.under(E.EvalConfig(runs=("r",)), n).rope_factor for n in (8, 32, 64)]
+        assert factors == [factor, factor, 2 * factor]
+        assert run.under(E.EvalConfig(runs=("r",), rope_scaling="yarn"), 64).rope_factor == 4
+
+
+def test_a_difference_between_several_seeds_and_one_run_has_no_interval(runs, trained, tmp_path, capsys):
+    several = [str(runs / "rope"), str(trained("rope", seed=1)), str(trained("rope", seed=2))]
+    E.main([*several, str(runs / "alibi"), str(runs / "t5"), *flags(tmp_path)])
+    rows = capsys.readouterr().out.split("loss at 16 ")[1].split("\n\n")[0].splitlines()[1:]
+    seeds, single = [row for row in rows if "(3 seeds)" in row], [row.count("±") for row in rows if "seeds" not in row]
+    assert len(seeds) == 1 and (sorted(single), seeds[0].count("±")) in (([2, 3], 2), ([2, 2], 2))

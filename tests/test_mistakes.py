@@ -36,6 +36,8 @@ MISTAKES = [
     (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope and ssmax, not of learnable"),
     (train.main, "--pos_scheme=rope --rope_scaling=dynamic", "rope_scaling='dynamic' is not one of"),
     (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
+    (train.main, "--pos_scheme=rope --rope_fraction=.1", "rope_fraction=0.1 must be at most 1, and turn one of 4 pairs"),
+    (train.main, "--init_from={rope} --n_head=4", "best.pt has n_head=2: its heads cannot be regrouped"),
     (train.main, "--pos_scheme=rope --rope_fraction=1.5", "rope_fraction=1.5 must be at most 1"),
     (train.main, "--pos_scheme=rope --rope_theta=0", "rope_theta=0.0 must be above 0"),
     (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "the head size n_embd/n_head = 6/2 = 3 must be even"),
@@ -104,6 +106,9 @@ MISTAKES = [
     # evaluations
     (eval_length.main, "", "which runs? Name their folders: python eval_length.py out/rope out/alibi"),
     (eval_length.main, "{rope}/no_such", "there is no checkpoint {rope}/no_such"),
+    (eval_length.main, "--runs=(1,)", "runs='(1,)' must be of type tuple"),
+    (eval_length.main, "{rope} --lengths=16,99999999999999999999", "must be ascending positive numbers"),
+    (eval_length.main, "{rope} --max_position=16", "max_position=16 must be at least the longest length, 256"),
     (eval_length.main, "{rope} --lengths=a", "lengths='a' must be ascending positive numbers"),
     (eval_length.main, "{rope} --block_tokens=2", "the shortest length, 4, must be at least four times block_tokens=2"),
     (eval_length.main, "{rope} --block_tokens=5 --protocol=sliding", "the shortest length, 4, must be at least the stride"),
@@ -124,6 +129,8 @@ MISTAKES = [
     # tools
     (bench.main, "--nanogpt={out}", "r' has no model.py: give the path of a nanoGPT checkout"),
     (bench.main, f"--nanogpt={ROOT}", "model.py is not nanoGPT's model.py (AttributeError: 'GPT' object has no"),
+    (bench.main, "--lengths=99999999999999999999", "must be positive numbers"),
+    (bench.main, f"--nanogpt={ROOT} --lengths=8", "--nanogpt is timed in whole steps: leave out --lengths"),
     (bench.main, "--lengths=²", "lengths='²' must be positive numbers"),
     (bench.main, "--lengths=128,0", "lengths='128,0' must be positive numbers with commas between them: 128,1024"),
     (export.main, "", "which run? Name one: python -m tools.export out/rope"),

@@ -40,16 +40,19 @@ class BenchConfig(TrainConfig):
     lengths: str = ""  # measure attention at these lengths instead of steps: 128,1024,8192
 
     unread = (
-        "pos_scheme", "pos_options", "pos_init", "init_from", "dataset", "gradient_accumulation_steps", "max_iters",
-        "warmup_iters", "decay", "min_lr", "seed", "out_dir", "resume", "overwrite", "eval_only", "eval_interval",
-        "log_interval", "wandb_mode", "wandb_project", "wandb_group",
+        "pos_scheme", "pos_options", "pos_init", "pos_pattern", "sinusoidal_size", "rope_theta", "rope_fraction",
+        "rope_scaling", "rope_factor", "rope_block_size", "max_position", "init_from", "dataset",
+        "gradient_accumulation_steps", "max_iters", "warmup_iters", "decay", "min_lr", "seed", "out_dir", "resume",
+        "overwrite", "eval_only", "eval_interval", "log_interval", "wandb_mode", "wandb_project", "wandb_group",
     )  # fmt: skip
 
     def __post_init__(self):
         super().__post_init__()
         config.at_least(1, self, "rounds")
-        if not all(n.isdecimal() and int(n) > 0 for n in self.lengths.split(",") if self.lengths):
+        if not all(n.isdecimal() and 0 < int(n) <= 2**24 for n in self.lengths.split(",") if self.lengths):
             raise ValueError(f"lengths={self.lengths!r} must be positive numbers with commas between them: 128,1024")
+        if self.nanogpt and self.lengths:
+            raise ValueError("--nanogpt is timed in whole steps: leave out --lengths")
         if self.nanogpt and not Path(self.nanogpt, "model.py").is_file():
             raise ValueError(f"nanogpt={self.nanogpt!r} has no model.py: give the path of a nanoGPT checkout")
 
@@ -70,13 +73,13 @@ def alternate(actions, rounds, device, warmup):
 def nanogpt(cfg, device):
     """The model and the optimizer of a nanoGPT checkout."""
     path = Path(cfg.nanogpt, "model.py")
-    names = runpy.run_path(str(path), run_name="nanogpt")
     try:
+        names = runpy.run_path(str(path), run_name="nanogpt")
         settings = {f.name: getattr(cfg, f.name) for f in fields(names["GPTConfig"])}
         model = names["GPT"](names["GPTConfig"](**settings)).to(device)
         betas = cfg.beta1, cfg.beta2
         return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
-    except (KeyError, AttributeError, TypeError) as error:
+    except Exception as error:  # it may be any program
         raise ValueError(f"{path} is not nanoGPT's model.py ({type(error).__name__}: {error})") from None
 
 
