@@ -67,6 +67,7 @@ class TrainConfig(GPTConfig):
     eval_only: bool = False  # print the loss of the best checkpoint over the whole validation text
     eval_interval: int = 100  # steps between evaluations, each of which saves a checkpoint
     log_interval: int = 10  # steps between log lines
+    sample_every: int = 0  # steps between lines of text that the model writes; 0: none
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
@@ -80,7 +81,7 @@ class TrainConfig(GPTConfig):
         self.model_config(self.vocab_size or 1)  # checks the model's fields
         at_least, rates = config.at_least, ("learning_rate", "muon_lr", "min_lr", "weight_decay", "grad_clip")
         at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
-        at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size")
+        at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size", "sample_every")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
@@ -116,6 +117,16 @@ def evaluate(model, split, starts, rows, world, label="validation"):
     return world.sum(total) / len(starts)
 
 
+def write(model, tokenizer, device, length=80):
+    """A line of text that the model writes now."""
+    start = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    generator = torch.Generator(device).manual_seed(0)  # training draws from another one
+    model.eval()
+    ids = model.generate(start, length, n_vocab=tokenizer.n_vocab, temperature=0.8, generator=generator)[0, 1:]
+    model.train()
+    return f"writes    {tokenizer.decode_bytes(ids.tolist()).decode(errors='replace')!r}"
+
+
 def train(cfg, origin, folder):
     """Trains from an Origin in a RunFolder. Returns the best validation loss in nats per token. ValueError for settings
     that do not fit, before anything is written."""
@@ -135,11 +146,8 @@ def train(cfg, origin, folder):
     step, best_val_loss, segment, history, notes = origin.start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
         if world.is_first:
-            done = f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}"
-            print(f"{done} (--resume --max_iters=N trains it further)")
+            print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
         return best_val_loss
-    if cfg.warmup_iters >= cfg.max_iters:
-        notes.append(f"note: warmup_iters={cfg.warmup_iters} does not end before step {cfg.max_iters}")
 
     # compile the model, and average gradients over the processes
     compiled = cfg.compile if cfg.compile is not None else world.compiles
@@ -206,6 +214,9 @@ def train(cfg, origin, folder):
             log(step, row, pace.line(step, row))
             loss_sum.zero_()
             pace.restart(step)
+
+        if cfg.sample_every and step % cfg.sample_every == 0:
+            log.say([write(model, dataset.tokenizer, world.device)])
 
         # save after each evaluation and before stopping
         if world.is_first and (evaluating or stopping):

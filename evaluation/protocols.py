@@ -28,6 +28,7 @@ class Protocol:
     cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
     one_run = "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
     several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
+    heading = ""  # names the numbers of a cell, above them
     apart = 1.0  # factor that moves a picture's lines apart horizontally, so that equal ones stay visible
     identity = {}  # words that define the measurement: changing them makes kept losses invalid
 
@@ -261,6 +262,7 @@ class Context(Protocol, name="context"):
     }
     panels = {f"gain_over_{kind}": f"nats gained over {words}" for kind, words in kinds.items()}
     cells = f"loss in nats per token, then the nats that the true context gains\nover {', over '.join(kinds.values())}"
+    heading = "loss " + "".join(f"  {f'over {kind}':13}" for kind in ("cut", "foreign", "shuffled"))
     identity = {"foreign": "neither of the window nor of its document"}
 
     def jobs(self, trained, limit):

@@ -108,6 +108,8 @@ def contrast_table(protocol, found, length):
 def table(protocol, results):
     """A line for each length and a column for each run, as many columns side by side as the terminal has room for."""
     lines = [[protocol.column, *results]]
+    if protocol.heading:
+        lines.append(["", *[protocol.heading] * len(results)])
     for n in protocol.shown():
         rows = [(result["rows"][n], n == result["training_length"]) for result in results.values()]
         lines.append([str(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])

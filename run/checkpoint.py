@@ -18,7 +18,7 @@ from run.device import DType
 # A resumed run may change these settings. All others except the seed identify the experiment.
 CALL_FIELDS = (
     "out_dir", "resume", "overwrite", "eval_only", "eval_interval", "log_interval", "device", "dtype", "compile",
-    "compile_mode", "wandb_mode", "wandb_project", "wandb_group",
+    "compile_mode", "sample_every", "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
 # The values of settings for runs that are older than the setting.
@@ -180,7 +180,9 @@ def load_checkpoint(path, which="best"):
         known, folder = None, path.parent
     else:
         allowed = "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
-        how = f"give {allowed}, or train a run with  python train.py config/rope.py"
+        own = f"config/{path.name}.py"
+        config = own if Path(own).is_file() else "config/rope.py"
+        how = f"give {allowed}, or train a run with  python train.py {config}"
         raise ValueError(f"there is no checkpoint {path if name else repr(name)}: {how}")
     try:
         known = known or from_file(path)

@@ -38,7 +38,10 @@ class Optimizer:
 
     def __str__(self):
         rates = {name: part.param_groups[0]["initial_lr"] for name, part in self.parts.items()}
-        return "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+        words = "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+        if self.cfg.warmup_iters < self.cfg.max_iters:
+            return words
+        return f"{words}\nnote: warmup_iters={self.cfg.warmup_iters} does not end before step {self.cfg.max_iters}"
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""

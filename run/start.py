@@ -92,8 +92,8 @@ def changed_settings(run, cfg, dataset):
         raise ValueError(f"{run.folder} cannot be resumed after a change of {fixed}: choose another --out_dir")
     if changed and not cfg.resume:
         what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
-        ways = "resume that run with these settings (--resume), or discard it (--overwrite)"
-        raise ValueError(f"{run.folder} holds another run ({what}): choose another --out_dir, or {ways}")
+        ways = "" if fixed else "resume that run with these settings (--resume), "
+        raise ValueError(f"{run.folder} holds another run ({what}): choose another --out_dir, {ways}or --overwrite it")
     return {k: new[k] for k in changed}
 
 

@@ -347,7 +347,7 @@ def test_tokenizers_round_trip_and_rebuild_from_plain_types(tmp_path, kind):
 
 
 def test_characters_outside_the_vocabulary_are_named():
-    with pytest.raises(ValueError, match="lacks 'é中'; it has these 2 characters: 'ab'"):
+    with pytest.raises(ValueError, match="lacks 'é中' .*; it has these 2 characters: 'ab'"):
         CharTokenizer("ab").encode("aé中b")
 
 
@@ -421,7 +421,7 @@ def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
 
 def test_a_text_with_characters_that_a_datasets_tokenizer_lacks(tmp_path, dataset):
     (tmp_path / "a.txt").write_text("def f(x): é中" * 100)
-    with pytest.raises(ValueError, match="a.txt: the tokenizer lacks .*'é中'; it has these"):
+    with pytest.raises(ValueError, match="a.txt: the tokenizer lacks .*'é中' .*; it has these"):
         prepare(tmp_path, tmp_path / "a.txt", f"--tokenizer=data:{dataset}")
 
 

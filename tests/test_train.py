@@ -340,3 +340,10 @@ def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path, refused):
     for scheme in ("learnable", "transformer_xl"):
         message = f"max_position=300: {scheme} cannot take positions with gaps up to there"
         assert message in refused(main, *tiny, f"--pos_scheme={scheme}", "--max_position=300")
+
+
+def test_lines_that_the_model_writes_change_no_weight(tiny, tmp_path, capsys):
+    for name, more in (("plain", []), ("writing", ["--sample_every=2"])):
+        main([*tiny, "--dropout=0.2", *more, f"--out_dir={tmp_path}/{name}"])
+    assert capsys.readouterr().out.count("\nwrites    '") == 3
+    assert_same_weights(tmp_path / "writing", tmp_path / "plain")
