@@ -104,15 +104,15 @@ def results_base(cfg, runs):
     files are named by the runs, or by a hash if there are many or if other results have that name."""
     settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in ("runs", "device", *CALL_FIELDS)}
     of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
-    names, hash = "-".join(runs), files.json_hash(of)[:6]
+    names, digest = "-".join(runs), files.json_hash(of)[:6]
     base = Path(cfg.results_dir, f"{stem_of(cfg)}-{names}")
     if len(names) > 80 or "/" in names:
-        base = Path(cfg.results_dir, f"{stem_of(cfg)}-{len(runs)}-runs-{hash}")
+        base = Path(cfg.results_dir, f"{stem_of(cfg)}-{len(runs)}-runs-{digest}")
     elif base.with_name(f"{base.name}.json").is_file():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(base.with_name(f"{base.name}.json").read_text())["of"] == of:
                 return base, of
-        base = base.with_name(f"{base.name}-{hash}")
+        base = base.with_name(f"{base.name}-{digest}")
     return base, of
 
 

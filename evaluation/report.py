@@ -129,7 +129,7 @@ def star(result):
         return f"{n:,} ({n / T:g}×)"
     if not past:
         return "—"
-    return "unknown" if np.isnan(rows[past[0]]["band"]) else f"> {past[-1]:,}"
+    return "unknown" if np.isnan(rows[past[0]]["band"]) else f"none to {past[-1]:,}"
 
 
 def answer(protocol, results, losses):
