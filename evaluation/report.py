@@ -165,6 +165,7 @@ def draw(protocol, results, texts, about):
     title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}")
     figure, all_axes = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
+    labels = []
     for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
@@ -190,6 +191,8 @@ def draw(protocol, results, texts, about):
         mark_training_length(axes, *protocol.training_lengths)
         axes.set(xlabel=protocol.axis, ylabel=ylabel)
         protocol.decorate(axes, texts)
+        labels.append((axes, ends))
+    for axes, ends in labels:  # last, when the panels' shared limits are known
         label_ends(axes, ends)
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
     figure.supxlabel(caption, fontsize=8, color="0.4")
