@@ -74,7 +74,11 @@ def open_runs(cfg):
         name if names.count(name) == 1 else path: checkpoint
         for name, (path, checkpoint) in zip(names, loaded.items(), strict=True)
     }
-    dataset = data.load(next(iter(runs.values())).dataset_name(cfg.dataset))
+    texts = {name: run.dataset_name(cfg.dataset) for name, run in runs.items()}
+    if len(set(texts.values())) > 1:
+        held = ", ".join(f"{name} on {text}" for name, text in texts.items())
+        raise ValueError(f"the runs were trained on different texts ({held}): choose one with --dataset=NAME")
+    dataset = data.load(next(iter(texts.values())))
     for run in runs.values():
         run.check_dataset(dataset, cfg.dataset)
         if run.step < run.settings.get("max_iters", 0):
@@ -154,7 +158,9 @@ def measure(cfg, protocol, run, dataset, targets):
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
         "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta, cfg.max_position],
-        "code": inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))),  # it may have been edited
+        "code": [  # either may have been edited
+            inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))), inspect.getsource(type(protocol)),
+        ],
     } | protocol.identity  # fmt: skip
     path = run.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
     found = targets | kept(path, {"key", *targets}, len(targets["ends"]))

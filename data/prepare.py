@@ -68,6 +68,8 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     (folder / "meta.json").unlink(missing_ok=True)  # deleted first, written last: a folder without it is not prepared
     for name in FILES:
         os.replace(temporary / name, folder / name)
+    if splits["val"]["documents"] < 20:
+        print("note: evaluations need 20 validation documents for ±: give more documents, or divide them (--split_on)")
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 

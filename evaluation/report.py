@@ -154,7 +154,8 @@ def answer(protocol, results, losses):
         lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
     return (
         f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
-        f"± of several seeds: over text and seeds, of a single run: over text only.\n\n{columns(lines)}\n"
+        f"± of several seeds: over text and seeds; of a single run: over text only; between the two kinds: none.\n\n"
+        f"{columns(lines)}\n"
     )
 
 
