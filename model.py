@@ -122,7 +122,6 @@ class PositionScheme(nn.Module):
     reads = ()  # the fields of GPTConfig that the scheme reads and other schemes may not
     options = {}  # its own options and their defaults, set as pos_options="name=value,…"
     no_decay = ()  # names of its parameters that get no weight decay
-    matrices = ()  # names of its ParameterLists with one matrix per layer, which Muon trains
     gaps = True  # may there be gaps between positions?
     shift_invariant = True  # does a shift of all positions change no attention weight?
 

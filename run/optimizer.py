@@ -19,8 +19,7 @@ class Optimizer:
     def __init__(self, model, cfg):
         params = dict(model.named_parameters())
         self.cfg, self.names = cfg, {p: name for name, p in params.items()}
-        own = tuple(f"pos.{name}." for name in model.pos.matrices)
-        matrices = [k for k, p in params.items() if p.dim() == 2 and (".h." in k or k.startswith(own))]
+        matrices = [k for k, p in params.items() if p.dim() == 2 and ".h." in k]
         muon = [params.pop(k) for k in matrices] if cfg.optimizer == "muon" else []
         exempt = [params.pop(f"pos.{name}") for name in model.pos.no_decay]
         groups = [
