@@ -43,7 +43,7 @@ class TrainConfig(GPTConfig):
     bias: bool = False  # biases in Linear and LayerNorm; slightly better and faster without
     init_from: str = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
     # data
-    dataset: str = "stdlib_char"  # a folder of data/, or a path with a slash
+    dataset: str = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # each step's tokens stand at positions sampled below it (Ruoss 2023); 0: at 0, 1, 2, …
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes

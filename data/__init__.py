@@ -17,7 +17,7 @@ from data.tokenizers import tokenizer_from
 from run.files import json_hash
 
 ROOT = Path(__file__).resolve().parent
-DEFAULT = "stdlib_char"  # needs no download, so it is prepared when it is missing
+DEFAULT = "sympy_char"  # needs no download, so it is prepared when it is missing
 HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
 SPLITS = ("train", "val")
 SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
@@ -92,7 +92,7 @@ def load(name):
             prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "none"
             how = f"run  python -m data.prepare {texts.get(folder.name, f'PATH --name={name}')}"
             raise ValueError(f"dataset {name!r} is not prepared (prepared are: {prepared}): {how}")
-        prepare.main(["stdlib"])
+        prepare.main(["sympy"])
     meta = read_json(meta_path, META)
     try:
         tokenizer = tokenizer_from(meta["tokenizer"])

@@ -4,8 +4,8 @@ TEXT is one of the names below, your own files and folders, or hf:NAME for a dat
 
 {texts}
 
-  python -m data.prepare stdlib --tokenizer=bpe:1024
-  python -m data.prepare ~/books --glob='*.md' --tokenizer=data:stdlib_bpe1024 --name=books
+  python -m data.prepare sympy --tokenizer=bpe:1024
+  python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
   python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
   python -m data.prepare hf:HuggingFaceFW/fineweb-edu --config=sample-10BT --name=fineweb
 
@@ -124,7 +124,7 @@ def main(argv):
     tokenizer = None if is_trained(kind) else named_tokenizer(kind)
     usual = text.dataset
     if usual and kind != text.tokenizer:
-        usual = f"{usual.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # stdlib_bpe1024
+        usual = f"{usual.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # sympy_bpe1024
     if not (name := args.name or usual):
         raise ValueError("this dataset needs a name: --name=NAME")
     folder = data.folder_of(name)

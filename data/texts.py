@@ -292,7 +292,7 @@ def find_text(names, glob):
 
 STDLIB = f"standard library of Python {platform.python_version()}"
 TEXTS = {
-    "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}", "Python source, the same on every machine"),
+    "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}", "Python source, the same on every machine (the default)"),
     "stdlib": Text(stdlib, "stdlib_char", STDLIB, "the source of this Python's library"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", "Tiny Shakespeare, as in nanoGPT"),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "the same in GPT-2's tokens", "gpt2"),

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import random
 import shutil
@@ -117,14 +118,19 @@ def test_stdlib_is_code_without_tests_and_packages():
     assert "argparse.py" in files
 
 
-def test_stdlib_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
+def test_a_named_text_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
     files = by_name(write_texts(tmp_path / "texts").iterdir(), tmp_path)
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
     monkeypatch.setattr(texts, "ascii_sources", lambda *args: files)
     assert main(["stdlib", "--tokenizer=bpe:260"]) == 0
     assert data.load("stdlib_bpe260").tokenizer.n_vocab == 260
-    data.load(data.DEFAULT)  # prepared by itself
-    assert (tmp_path / "stdlib_char").is_dir()
+
+
+def test_the_default_text_prepares_itself(tmp_path, monkeypatch):
+    documents = texts.split_texts(by_name(write_texts(tmp_path / "texts").iterdir(), tmp_path))
+    monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
+    monkeypatch.setitem(texts.TEXTS, "sympy", dataclasses.replace(texts.TEXTS["sympy"], read=lambda: documents))
+    assert data.load(data.DEFAULT).meta["source"]["text"] == "sympy 1.14.0"
 
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):

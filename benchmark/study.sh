@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Prints the commands of a piece of the study, one run per line:  bash benchmark/study.sh PIECE SEED...
+# To run them on two cores:  bash benchmark/study.sh baseline 1337 1 2 3 4 | xargs -P2 -d'\n' -n1 bash -c
+# Finished runs are skipped and stopped ones resume, so the same line continues the study.
+set -eu
+piece=$1; shift
+
+classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
+newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
+
+options() {  # what distinguishes a line from the baseline
+  case $1 in
+    learnable | rope_nope) echo "config/$1.py" ;;
+    fox5) echo "--pos_scheme=fox --pos_options=b=5" ;;
+    *) echo "--pos_scheme=$1" ;;
+  esac
+}
+
+run() {  # run NAME SEED FLAGS...
+  local name=$1 seed=$2; shift 2
+  echo "OMP_NUM_THREADS=1 python train.py $(options "$name") --seed=$seed $* --out_dir=out/$piece/$name-$seed"
+}
+
+rate() {  # rate NAME SEED FACTOR: both peak rates times a factor
+  local adamw=0.004; [ "$1" = learnable ] && adamw=0.008
+  piece="rates/x$3" run "$1" "$2" "--learning_rate=$(awk "BEGIN {print $adamw * $3}") --muon_lr=$(awk "BEGIN {print 0.04 * $3}")"
+}
+
+for seed in "$@"; do
+  case $piece in
+    baseline) for name in $classics $newer; do run "$name" "$seed"; done ;;
+    rates) for name in $classics $newer; do for factor in 0.5 2; do rate "$name" "$seed" "$factor"; done; done ;;
+    recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
+    steps) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --max_iters=3400; done ;;
+    adamw) for name in $classics fox5 scale_invariant; do run "$name" "$seed" config/adamw.py; done ;;
+    prose) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=kjv_char; done ;;
+    bpe) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
+    long) for name in rope alibi t5 rope_nope; do for n in 512 1024; do
+        piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;
+    *) echo "unknown piece $piece" >&2; exit 2 ;;
+  esac
+done
