@@ -6,11 +6,9 @@ run folders and not repeated; after Ctrl-C, the same command resumes. Protocols:
 
 """
 
-import contextlib
 import dataclasses
 import inspect
 import io
-import itertools
 import json
 import tempfile
 import time
@@ -23,12 +21,13 @@ from tqdm import tqdm
 import config
 import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
+from evaluation.kept import KeptRun, is_line, keep_line, kept, load_line
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import Measured, charts, json_text, pool_seeds, report, result_of
+from evaluation.report import Measured, charts, pool_seeds, report, result_of
 from evaluation.windows import Subject
 from model import SCHEMES, find_scheme
 from run import files, tracking
-from run.checkpoint import CALL_FIELDS, Overrides, is_whole, load_checkpoint
+from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
 from run.script import script
 
@@ -43,11 +42,13 @@ class EvalConfig(Overrides):
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
     blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position, entropy 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
+    sinks: int = 0  # with --window: the first keys that stay visible beside it (StreamingLLM)
     max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
     threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks and for the bootstrap
     # this call
+    keep: str = ""  # a folder that gets a file for each line of the table, which can stand in place of its runs
     results_dir: str = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"  # where the charts go
@@ -58,7 +59,7 @@ class EvalConfig(Overrides):
             raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position")
+        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position", "sinks")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
@@ -67,8 +68,10 @@ class EvalConfig(Overrides):
 
 
 def open_runs(cfg):
-    """{name: Checkpoint} of the runs' best checkpoints, and the dataset. ValueError if they do not fit together."""
-    loaded = {path: load_checkpoint(path) for path in cfg.runs}
+    """{name: Checkpoint or KeptRun} of the runs, and the dataset. ValueError if they do not fit together."""
+    loaded = {}
+    for path in cfg.runs:
+        loaded |= load_line(path) if is_line(path) else {path: load_checkpoint(path)}
     names = [checkpoint.folder.resolve().name for checkpoint in loaded.values()]
     runs = {
         name if names.count(name) == 1 else path: checkpoint
@@ -86,38 +89,28 @@ def open_runs(cfg):
     return runs, dataset
 
 
-def variants_of(cfg):
-    """cfg once for each rope_scaling that it lists."""
-    scalings = dict.fromkeys(cfg.rope_scaling.split(","))
-    factors = {"none": "auto"} if len(scalings) > 1 else {}  # unscaled RoPE, which has no factor, may be in the list
-    return [dataclasses.replace(cfg, rope_scaling=s, rope_factor=factors.get(s, cfg.rope_factor)) for s in scalings]
+def changes(cfg):
+    """What cfg changes in the trained models, for file names; "" if it is nothing."""
+    words = {"window": "window", "sinks": "sinks", "rope_scaling": "", "rope_factor": "x", "rope_theta": "theta",
+             "max_position": "positions"}  # fmt: skip
+    changed = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != f.default}
+    parts = [f"{words[name]}{changed[name]}" for name in words if name in changed]
+    return "-".join(parts).replace(",", "-")
 
 
 def stem_of(cfg):
     """Names the files of a measurement by everything that differs from the defaults."""
-    window = "" if cfg.window is None else f"window{cfg.window}"
-    factor = "" if cfg.rope_factor == "auto" else f"x{cfg.rope_factor}"
-    theta = "" if cfg.rope_theta is None else f"theta{cfg.rope_theta:g}"
-    sampled = f"positions{cfg.max_position}" if cfg.max_position else ""
-    parts = PROTOCOLS[cfg.protocol].stem, Path(cfg.dataset).name, window, cfg.rope_scaling, factor, theta, sampled
-    return "-".join(filter(None, parts)).replace(",", "-")
+    return "-".join(filter(None, (PROTOCOLS[cfg.protocol].stem, Path(cfg.dataset).name, changes(cfg))))
 
 
 def results_base(cfg, runs):
-    """The path of a comparison's files without an ending, and what tells it from others: its runs and settings. The
-    files are named by the runs, or by a hash if there are many or if other results have that name."""
-    settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in ("runs", "device", *CALL_FIELDS)}
+    """The path of a comparison's files without an ending, and what tells it from others: its runs and settings."""
+    settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in ("runs", "device", "keep", *CALL_FIELDS)}
     of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
-    names, digest = "-".join(runs), files.json_hash(of)[:6]
-    base = Path(cfg.results_dir, f"{stem_of(cfg)}-{names}")
+    names = "-".join(runs)
     if len(names) > 80 or "/" in names:
-        base = Path(cfg.results_dir, f"{stem_of(cfg)}-{len(runs)}-runs-{digest}")
-    elif base.with_name(f"{base.name}.json").is_file():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            if json.loads(base.with_name(f"{base.name}.json").read_text())["of"] == of:
-                return base, of
-        base = base.with_name(f"{base.name}-{digest}")
-    return base, of
+        names = f"{len(runs)}-runs"
+    return Path(cfg.results_dir, f"{stem_of(cfg)}-{names}-{files.json_hash(of)[:6]}"), of
 
 
 def unlike_settings(runs):
@@ -157,7 +150,9 @@ def measure(cfg, protocol, run, dataset, targets):
         "checkpoint": run.hash, "dataset": dataset.hash, "protocol": cfg.protocol,
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
         "seed": cfg.seed, "dtype": str(dtype),
-        "overrides": [cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta, cfg.max_position],
+        "overrides": [
+            cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta, cfg.max_position, cfg.sinks,
+        ],
         "code": [  # either may have been edited
             inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))), inspect.getsource(type(protocol)),
         ],
@@ -178,38 +173,42 @@ def measure(cfg, protocol, run, dataset, targets):
     return found, bool(missing)
 
 
-def kept(path, known, rows):
-    """The measurements in an .npz file, {name: array}: all arrays but the known ones. ValueError if it is damaged."""
-    if not path.exists():
-        return {}
-    if is_whole(path):  # it may still provoke any exception
-        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive if name not in known}
-            if all(a.dtype.kind in "bf" and a.shape[:1] == (rows,) and np.isfinite(a).all() for a in found.values()):
-                return found
-    raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
-
-
-def measure_all(variants, protocol, runs, dataset, targets):
-    """{name: Measured} of every run under every variant of the config, and whether anything was computed."""
+def measure_all(cfg, protocol, runs, dataset, targets):
+    """{name: Measured} of every run, and whether anything was computed."""
     measured, is_new = {}, False
-    for (name, run), cfg in itertools.product(runs.items(), variants):
-        start, suffix = time.perf_counter(), f" {cfg.rope_scaling}" if len(variants) > 1 else ""
-        about = {"pos_scheme": run.config.pos_scheme, "training_length": run.config.block_size, "step": run.step}
-        with files.Lock(run.folder, ".evaluation.lock", ("*.npz", "*.json"), wait=True):
-            found, computed = measure(cfg, protocol, run, dataset, targets[run.config.block_size])
-            result = result_of(protocol, about | {"seed": run.settings.get("seed")}, found)
-            files.write(run.folder / f"{stem_of(cfg)}.json", json_text(result))
-        measured[name + suffix] = Measured(run.experiment + suffix, found, result)
+    for name, run in runs.items():
+        start, trained = time.perf_counter(), run.config.block_size
+        if isinstance(run, KeptRun):
+            found, computed = run.losses(protocol, targets[trained]), False
+        else:
+            with files.Lock(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+                found, computed = measure(cfg, protocol, run, dataset, targets[trained])
+        about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
+        result = result_of(protocol, about | {"seed": run.settings.get("seed")}, found)
+        measured[name] = Measured(run.experiment, found, result, run)
         took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
-        print(f"{name}{suffix}: {took}", flush=True)
+        print(f"{name}: {took}", flush=True)
         is_new |= computed
     return measured, is_new
 
 
+def check(cfg, protocol, run, targets):
+    """ValueError if a run cannot be measured, or kept, as cfg asks."""
+    if isinstance(run, KeptRun):
+        if cfg.keep or changes(cfg):
+            raise ValueError(f"{run.line} stays as it was measured: --keep the other runs first, without it")
+        run.losses(protocol, targets[run.config.block_size])
+        return
+    changed = run.under(cfg, protocol.longest)
+    if cfg.max_position:
+        changed.check_gaps(cfg.max_position)
+    if cfg.keep and not run.settings:
+        raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
+
+
 def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
-    (runs, dataset), variants = open_runs(cfg), variants_of(cfg)
+    runs, dataset = open_runs(cfg)
     protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
     first = next(iter(runs.values()))
     base, of = results_base(cfg, runs)
@@ -221,11 +220,9 @@ def main(argv):
     )  # fmt: skip
 
     # mistakes are reported before anything is measured
-    for run, one in itertools.product(runs.values(), variants):
-        run.under(one, protocol.longest)
-        if cfg.max_position:
-            run.config.check_gaps(cfg.max_position)
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
+    for run in runs.values():
+        check(cfg, protocol, run, targets)
     tracking.wandb_options(*wandb)
     base.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
@@ -233,12 +230,15 @@ def main(argv):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")
 
     try:
-        measured, is_new = measure_all(variants, protocol, runs, dataset, targets)
+        measured, is_new = measure_all(cfg, protocol, runs, dataset, targets)
     except KeyboardInterrupt:
         print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
         raise
     results, losses = pool_seeds(protocol, measured)
     text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
+    for name, result in results.items() if cfg.keep else ():
+        members = [measured[own] for own in result.get("seeds", [name])]
+        keep_line(Path(cfg.keep, "-".join(filter(None, (name, changes(cfg))))), protocol, cfg, dataset, members)
     picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs), of)
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), *wandb)

@@ -46,6 +46,7 @@ class GPTConfig:
     pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
     window: int = 0  # a query sees only the last `window` keys; 0: all
     window_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 removes the window from every fourth layer
+    sinks: int = 0  # with a window, a query also sees the first `sinks` keys, as if they stood just before the window
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
     rope_theta: float = 10000.0  # rope's base
     rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
@@ -54,7 +55,7 @@ class GPTConfig:
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
 
     def __post_init__(self):
-        for name, low in dict(block_size=1, vocab_size=1, n_layer=1, n_head=1, n_embd=1, window=0).items():
+        for name, low in dict(block_size=1, vocab_size=1, n_layer=1, n_head=1, n_embd=1, window=0, sinks=0).items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {low}")
         if not 0 <= self.dropout < 1:
@@ -77,6 +78,8 @@ class GPTConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} must consist of 1s and 0s, such as 1110")
         if "0" in self.pos_pattern and scheme.embed is not PositionScheme.embed:
             raise ValueError(f"pos_pattern={self.pos_pattern!r}: {self.pos_scheme} acts on the embedding only")
+        if self.sinks and not (self.window and scheme.pairwise):
+            raise ValueError(f"sinks={self.sinks} need a window, and scores by distance alone, not {self.pos_scheme}")
 
     @property
     def max_positions(self):
@@ -85,8 +88,9 @@ class GPTConfig:
 
     def check_gaps(self, below):
         """ValueError if the scheme cannot take positions below a limit with gaps between them."""
-        if not find_scheme(self.pos_scheme).gaps or (self.max_positions or below) < below:
-            raise ValueError(f"max_position={below}: {self.pos_scheme} cannot take positions with gaps up to there")
+        who = "a model with sinks" if self.sinks else self.pos_scheme
+        if self.sinks or not find_scheme(self.pos_scheme).gaps or (self.max_positions or below) < below:
+            raise ValueError(f"max_position={below}: {who} cannot take positions with gaps up to there")
 
     def layers(self, pattern):
         """One bool per layer: does the pattern have a 1 there?"""
@@ -124,6 +128,7 @@ class PositionScheme(nn.Module):
     no_decay = ()  # names of its parameters that get no weight decay
     gaps = True  # may there be gaps between positions?
     shift_invariant = True  # does a shift of all positions change no attention weight?
+    pairwise = True  # are its scores functions of query, key and distance? `sinks` need that
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls
@@ -334,6 +339,8 @@ class ALiBi(PositionScheme, name="alibi"):
     the rounding error is that of the score itself, 8e-4 at j = 65,536 for the steepest slope.
     """
 
+    pairwise = False  # −m·i is left out
+
     def __init__(self, config):
         super().__init__(config)
         m = torch.tensor(alibi_slopes(config.n_head), device="cpu") * math.sqrt(config.n_embd // config.n_head)
@@ -362,10 +369,12 @@ class Positions:
     q: torch.Tensor  # (T,) int64
     k: torch.Tensor  # (S,) int64, ascending; the queries' are the last of them
     prepared: object  # what scheme.prepare returned
+    far: "Positions | None" = None  # of the same queries and of the sinks, as these queries see them
 
     def part(self, queries, keys):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
-        return Positions(self.scheme, self.q[queries], self.k[keys], self.prepared)
+        far = self.far and self.far.part(queries, slice(None))
+        return Positions(self.scheme, self.q[queries], self.k[keys], self.prepared, far)
 
     @property
     def biased(self):
@@ -375,12 +384,22 @@ class Positions:
         got = self.scheme.rotate(q, k, x, self.prepared, layer, past)
         new_q, new_k = got if isinstance(got, tuple) and len(got) == 2 else (got, None)
         expected = *q.shape[:3], getattr(new_q, "shape", q.shape)[-1]  # both may be wider, by the same channels
-        return self.checked("rotate", new_q, expected), self.checked("rotate", new_k, expected)
+        new_q, new_k = self.checked("rotate", new_q, expected), self.checked("rotate", new_k, expected)
+        if self.far is not None:  # twice as wide; `attend` parts them again
+            new_q = torch.cat((new_q, self.far.rotate(q, k, x, layer, {})[0]), dim=-1)
+        return new_q, new_k
 
     def bias(self, q, k, layer):
         got = self.scheme.bias(q, k, self.q, self.k, self.prepared, layer)
         expected = *q.shape[:3], k.size(2)
         return self.checked("bias", got, expected, (1, *expected[1:]))
+
+    def mask(self, q, k, layer, visible):
+        """What attention adds to the scores, or a bool mask if the scheme has no bias: (1 or B, 1 or H, queries, keys);
+        the fast kernels need four dimensions."""
+        if not self.biased:
+            return visible[None, None]
+        return (self.bias(q, k, layer) + torch.where(visible, 0.0, -torch.inf)).to(q.dtype)
 
     def checked(self, hook, got, *expected):
         """What a hook returned. ValueError unless it is a tensor of an expected shape."""
@@ -429,6 +448,8 @@ def attend(q, k, v, positions, layer, window, dropout_p):
     the keys it can see, with the mask and bias of that block only. So no (T, S) tensor exists, and the cost of a window
     is T·window.
     """
+    if (far := positions.far) is not None:
+        q, far_q = q.chunk(2, dim=-1)
     T, S, D = q.size(2), k.size(2), v.size(3)
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
@@ -441,16 +462,25 @@ def attend(q, k, v, positions, layer, window, dropout_p):
         end = min(T, start + size)
         seen = slice(max(0, S - T + start - window + 1), S - T + end)  # the keys that this block can see
         block = positions.part(slice(start, end), seen)
-        queries, keys = q[:, :, start:end], k[:, :, seen]
-        mask = block.visible(window)[None, None]  # the fast kernel needs four dimensions
-        if positions.biased:
-            mask = (block.bias(queries, keys, layer) + torch.where(mask, 0.0, -torch.inf)).to(q.dtype)
-        if mask.requires_grad and not mask.is_cuda:  # only CUDA has a fast kernel with gradients for the bias
-            scores = (queries * scale @ keys.mT).add_(mask)
-            blocks.append(F.dropout(scores.softmax(dim=-1), dropout_p) @ v[:, :, seen])
-        else:
-            blocks.append(F.scaled_dot_product_attention(queries, keys, v[:, :, seen], mask, dropout_p, scale=scale))
+        queries, keys, values = q[:, :, start:end], k[:, :, seen], v[:, :, seen]
+        mask = block.mask(queries, keys, layer, block.visible(window))
+        if far is None and (mask.is_cuda or not mask.requires_grad):  # no other kernel has gradients for the bias
+            blocks.append(F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale))
+            continue
+        scores = masked(queries * scale @ keys.mT, mask)
+        if far is not None:
+            n, seen_by = len(far.k), torch.arange(S - T + start, S - T + end, device=q.device)
+            outside = seen_by[:, None] - torch.arange(n, device=q.device) >= window  # others are ordinary keys
+            queries, keys = far_q[:, :, start:end], k[:, :, :n]
+            of_sinks = masked(queries * scale @ keys.mT, block.far.mask(queries, keys, layer, outside))
+            scores, values = torch.cat((of_sinks, scores), dim=-1), torch.cat((v[:, :, :n], values), dim=2)
+        blocks.append(F.dropout(scores.softmax(dim=-1), dropout_p) @ values)
     return torch.cat(blocks[::-1], dim=2)[..., :D]
+
+
+def masked(scores, mask):
+    """Changes scores by a mask, which is bool (what is visible) or is added."""
+    return scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask)
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -592,8 +622,8 @@ class GPT(nn.Module):
         (B, T, C) and what each layer needs, [(block, positions, window)]. ValueError past the scheme's max_positions or
         if it cannot take gaps."""
         c, end = self.config, start + idx.size(1)
-        if given is not None and not self.pos.gaps:
-            raise ValueError(f"{c.pos_scheme} needs consecutive positions")
+        if given is not None and (c.sinks or not self.pos.gaps):
+            raise ValueError(f"{'a model with sinks' if c.sinks else c.pos_scheme} cannot take positions with gaps")
         if c.max_positions is not None:
             end = end if given is None else given[-1].item() + 1
             if end > c.max_positions:
@@ -602,8 +632,15 @@ class GPT(nn.Module):
         first = 0 if 0 in windows else max(0, start - c.window + 1)  # the first key that any layer sees
         k_pos = torch.arange(first, end, device=idx.device) if given is None else given.to(idx.device)
         q_pos = k_pos[start - first :]
-        acting = Positions(self.pos, q_pos, k_pos, self.pos.prepare(q_pos, k_pos))
-        absent = Positions(self.no_pos, q_pos, k_pos, None)
+
+        def positions_of(scheme):
+            far = None
+            if c.sinks:  # for them, a query never stands farther than just past its window
+                near, sinks = q_pos.clamp(max=c.sinks + c.window - 1), k_pos[: c.sinks]
+                far = Positions(scheme, near, sinks, scheme.prepare(near, sinks))
+            return Positions(scheme, q_pos, k_pos, scheme.prepare(q_pos, k_pos), far)
+
+        acting, absent = positions_of(self.pos), positions_of(self.no_pos)
         positions = [acting if on else absent for on in c.layers(c.pos_pattern)]
         x = self.transformer.drop(self.pos.embed(self.transformer.wte(idx), q_pos))
         return x, list(zip(self.transformer.h, positions, windows, strict=True))
@@ -613,6 +650,8 @@ class GPT(nn.Module):
         only what it needs. idx follows the tokens in the cache. Without a cache, positions (T,) may have gaps but must
         ascend. ValueError past the scheme's max_positions."""
         assert cache is None or positions is None, "a cache counts its positions itself"
+        if cache is not None and self.config.sinks:
+            raise ValueError("a model with sinks has no cache: it can be evaluated, but not sampled")
         T, start = idx.size(1), cache.pos if cache is not None else 0
         x, layers = self.enter(idx, start, positions)
         for block, positions, window in layers:

@@ -88,6 +88,8 @@ class TrainConfig(GPTConfig):
         if self.max_position:
             at_least(self.block_size, self, "max_position")
             self.check_gaps(self.max_position)
+        if self.sinks:
+            raise ValueError("sinks are for evaluation: python eval_length.py RUN --window=N --sinks=K")
         if "0" in self.window_pattern and not self.window:
             raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
         if self.resume and self.overwrite:

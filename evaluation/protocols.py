@@ -19,7 +19,7 @@ class Protocol:
     by the names of jobs, and what `prepare` returned."""
 
     question = ""  # what it answers: for --help, and the title of the picture
-    options = ("block_tokens", "threshold", "max_position")  # the optional fields of EvalConfig that it reads
+    options = ("block_tokens", "threshold", "max_position", "sinks")  # the optional fields of EvalConfig that it reads
     default_blocks = 256
     column, axis = "context", "context length (tokens)"  # the title of the table's first column, and of the x axis
     panels = {"loss": "loss (nats per token)"}  # of the picture: key in a row -> label of the y axis
@@ -191,7 +191,7 @@ class Sliding(Protocol, name="sliding"):
 
 class NonOverlapping(Protocol, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
-    options = ("threshold", "max_position")
+    options = ("threshold", "max_position", "sinks")
     default_blocks = 64
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
     cells = Protocol.cells + ",\nand `real`: Δ without dilution (in longer windows, fewer tokens are near the start)"
@@ -229,7 +229,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
 
 class Position(Protocol, name="position"):
     question = "the longest windows only: the mean loss at the positions between one length and the next"
-    options = ("threshold", "max_position")
+    options = ("threshold", "max_position", "sinks")
     default_blocks = 64
     column, axis = "up to", "positions up to"
     targets = (

@@ -81,7 +81,7 @@ def guesses(tokenizer, window):
 
 class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back in the context does the model find an answer?"
-    options = ("max_position",)
+    options = ("max_position", "sinks")
     default_blocks = 200  # questions
     column, axis = "distance ≥", "tokens from the fact to the question, at least"
     panels, headline = {"accuracy": "share of right answers"}, "accuracy"

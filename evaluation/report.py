@@ -19,6 +19,7 @@ class Measured(NamedTuple):
     experiment: str  # equal for runs that differ only in their seed
     found: dict  # arrays by name
     result: dict  # as result_of returns it
+    run: object = None  # its Checkpoint or KeptRun
 
 
 def result_of(protocol, about, found):

@@ -106,6 +106,7 @@ class Checkpoint:
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
         c, given = self.config, {"window": overrides.window, "rope_theta": overrides.rope_theta}
         new = {name: value for name, value in given.items() if value is not None}
+        new["sinks"] = getattr(overrides, "sinks", 0)  # of an evaluation only
         if overrides.window is not None:
             new["window_pattern"] = ""  # the window is meant for all layers
         if overrides.rope_scaling:

@@ -19,6 +19,7 @@ class CoPE(PositionScheme, name="cope"):
     """
 
     options = {"p_max": 64.0}
+    pairwise = False  # the scores depend on the keys between
 
     @classmethod
     def check(cls, config):

@@ -19,7 +19,7 @@ class FIRE(PositionScheme, name="fire"):
     """
 
     no_decay = ("b_1",)
-    shift_invariant = False
+    shift_invariant = pairwise = False  # the scores depend on i itself
     width, threshold = 32, 512
 
     def __init__(self, config):

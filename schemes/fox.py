@@ -24,6 +24,7 @@ class FoX(PositionScheme, name="fox"):
     """
 
     options = {"b": 0.0}
+    pairwise = False  # the scores depend on the keys between
     no_decay = ("b",)
 
     def __init__(self, config):

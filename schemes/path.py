@@ -24,6 +24,7 @@ class PaTH(PositionScheme, name="path"):
     """
 
     no_decay = ("b",)
+    pairwise = False  # the scores depend on the keys between
     rank, width, step = 32, 3, 64
 
     def __init__(self, config):

@@ -17,6 +17,7 @@ class SSMax(RoPE, name="ssmax"):
     """
 
     no_decay = ("s",)
+    pairwise = False  # the scores depend on the number of keys
 
     def __init__(self, config):
         super().__init__(config)

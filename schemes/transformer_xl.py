@@ -16,7 +16,7 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     reads = ("pos_init",)
     no_decay = ("u", "v")
-    gaps = False  # the relative shift counts keys
+    gaps = pairwise = False  # the relative shift counts keys
     check = staticmethod(Sinusoidal.check)  # n_embd must be even, as for sinusoidal
 
     def __init__(self, config):

@@ -228,8 +228,24 @@ def test_positions_with_gaps_equal_the_slow_reference(scheme, positions, window)
         expected = reference_logits(model, idx[0], positions)
         torch.testing.assert_close(model(idx, idx, positions=pos)[0][0], expected, rtol=0, atol=2e-6)
     else:
-        with pytest.raises(ValueError, match=f"{scheme} needs consecutive positions"):
+        with pytest.raises(ValueError, match=f"{scheme} cannot take positions with gaps"):
             model(idx, positions=pos)
+
+
+@pytest.mark.parametrize("scheme", [s for s in RELATIVE if find_scheme(s).pairwise])
+@given(st.integers(1, 9), st.integers(1, 12), st.integers(2, 60))
+def test_sinks_stand_just_before_the_window(scheme, sinks, window, T):
+    """In a single layer, a query with sinks attends as at the end of the text that its sinks and its window make up,
+    as in StreamingLLM's cache (Xiao et al. 2023)."""
+    model = build(scheme, n_layer=1, block_size=64, window=window, sinks=sinks)
+    idx = tokens(model, 1, T)
+    got = model(idx, idx)[0][0]
+    plain = build(scheme, n_layer=1, block_size=64)
+    for i in {0, T // 2, T - 1}:
+        seen = [j for j in range(i + 1) if j < sinks or i - j < window]
+        torch.testing.assert_close(got[i], plain(idx[:, seen])[0][0, -1], rtol=0, atol=2e-6)
+    with pytest.raises(ValueError, match="a model with sinks has no cache"):
+        model(idx, cache=M.KVCache())
 
 
 # ----------------------------------------------------------------------------------------------------------

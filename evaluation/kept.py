@@ -1,0 +1,148 @@
+"""Kept losses: those of a run in its own folder, so that nothing is measured twice, and those of a line of the table in
+one file, which stands wherever a run can:  python eval_length.py out/mine benchmark/alibi
+
+The file of a line, NAME.npz, has `about`, which is JSON with everything but the losses; `ends` and `documents`, the
+place of each block in the validation text; and the arrays of the protocol, with the line's seeds as first dimension.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import platform
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config import checked, matches
+from model import GPTConfig
+from run import files
+from run.checkpoint import CALL_FIELDS, is_whole
+
+RUN = {"seed": int, "step": int, "tuning_loss": float, "checkpoint": str}  # the form of `about`
+ABOUT = {"measured": {"protocol": str}, "dataset_hash": str, "model": {}, "settings": {"dataset": str}, "runs": [RUN]}
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """One seed of a kept line. It stands where a Checkpoint can, with losses instead of weights."""
+
+    folder: Path  # its name
+    line: str  # the path of the line's file, without its ending
+    config: GPTConfig
+    settings: dict
+    step: int
+    dataset_hash: str
+    measured: dict  # what `measured_as` returned
+    found: dict  # the targets and the arrays of this seed, by name
+
+    @property
+    def experiment(self):
+        """Not pooled with other runs of the same settings."""
+        return self.line
+
+    def dataset_name(self, named=""):
+        return named or self.settings["dataset"]
+
+    def check_dataset(self, dataset, named):
+        """ValueError unless the dataset is the text that was measured."""
+        if dataset.hash != self.dataset_hash:
+            raise ValueError(f"{self.line} was measured on another text than that of dataset {dataset.name!r}")
+
+    def losses(self, protocol, targets):
+        """The targets and the arrays. ValueError unless they are those of this protocol."""
+        now, jobs = measured_as(protocol), protocol.jobs(self.config.block_size, self.config.max_positions)
+        fixed = ("protocol", "block_tokens", "seed", "identity")
+        if [now[key] for key in fixed] != [self.measured.get(key) for key in fixed] or not (
+            np.array_equal(self.found["ends"], targets["ends"]) and jobs.keys() <= self.found.keys()
+        ):
+            flags = " ".join(f"--{key}={value}" for key, value in self.measured.items() if key != "identity")
+            raise ValueError(f"{self.line} was measured at other places or lengths, those of {flags}")
+        return targets | self.found
+
+
+def measured_as(protocol):
+    """The settings that define what a protocol measures, as plain types."""
+    return {
+        "protocol": protocol.name, "lengths": ",".join(map(str, protocol.lengths)), "blocks": protocol.blocks,
+        "block_tokens": protocol.block_tokens, "seed": protocol.seed, "identity": protocol.identity,
+    }  # fmt: skip
+
+
+def read_arrays(path):
+    """All arrays of an .npz file, by name. ValueError if it is damaged."""
+    if is_whole(path):  # it may still provoke any exception
+        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive}
+    raise ValueError(f"{path} is damaged")
+
+
+def are_losses(arrays, *shape):
+    """Whether all arrays hold finite numbers, and their first dimensions are `shape`."""
+    return all(a.dtype.kind in "bf" and a.shape[: len(shape)] == shape and np.isfinite(a).all() for a in arrays)
+
+
+def kept(path, known, rows):
+    """What was measured before, {name: array}: all arrays of an .npz file but the known ones; none if there is no file.
+    ValueError if it is damaged."""
+    with contextlib.suppress(ValueError):
+        found = {name: a for name, a in (read_arrays(path) if path.exists() else {}).items() if name not in known}
+        if are_losses(found.values(), rows):
+            return found
+    raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
+
+
+def is_line(path):
+    return Path(f"{path.removesuffix('.npz')}.npz").is_file()
+
+
+def load_line(path):
+    """The runs of a kept line, {name: KeptRun}. ValueError if it is damaged."""
+    path = path.removesuffix(".npz")
+    arrays = read_arrays(Path(f"{path}.npz"))
+    try:
+        about, ends, documents = json.loads(str(arrays.pop("about"))), arrays.pop("ends"), arrays.pop("documents")
+        if not matches(about, ABOUT) or not are_losses(arrays.values(), len(about["runs"]), len(ends)):
+            raise ValueError("invalid content")
+        config = GPTConfig(**checked(GPTConfig, about["model"], path))
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}.npz is not a kept line: {error}") from None
+    runs = {}
+    for i, run in enumerate(about["runs"]):
+        found = {name: a[i].astype(float) for name, a in arrays.items()} | {"ends": ends, "documents": documents}
+        settings, name = about["settings"] | {"seed": run["seed"]}, f"{path}-{run['seed']}" if i else str(path)
+        own = Path(name), str(path), config, settings, run["step"], about["dataset_hash"], about["measured"]
+        runs[name] = KeptRun(*own, found)
+    return runs
+
+
+def keep_line(path, protocol, cfg, dataset, members):
+    """Writes a line of the table, members: [Measured], one for each seed, to path.npz."""
+    run, found = members[0].run, members[0].found
+    config, targets = run.under(cfg, protocol.longest), ("ends", "documents")
+    about = {
+        "dataset_hash": dataset.hash, "measured": measured_as(protocol), "machine": machine(),
+        "model": dataclasses.asdict(config),
+        "settings": {k: v for k, v in run.settings.items() if k not in (*CALL_FIELDS, "seed")},
+        "runs": [{"seed": m.run.settings["seed"], "step": m.run.step, "tuning_loss": m.run.best_val_loss,
+                  "checkpoint": m.run.hash} for m in members],
+    }  # fmt: skip
+    arrays = {name: np.stack([m.found[name] for m in members]).astype(np.float32) for name in sorted(found)
+              if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
+    np.savez(file := io.BytesIO(), about=json.dumps(about), **{key: found[key] for key in targets}, **arrays)
+    files.write(path.with_name(f"{path.name}.npz"), file.getvalue())
+
+
+def machine():
+    """Where losses are measured, in words: processor, versions, and the commit of this code."""
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    cpu = next(iter(re.findall(r"model name\s*: (.*)", cpu)), platform.processor())
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
+    git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError):
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    return f"{name}; Python {platform.python_version()}, torch {torch.__version__}; commit {commit or 'unknown'}"

@@ -1,0 +1,99 @@
+"""What only a GPU can show; run with  python -m pytest -m gpu -n 0. Without one these tests skip, but the first needs no
+GPU, only a CUDA build of torch."""
+
+import os
+import signal
+
+import pytest
+import torch
+from test_model import build, tokens
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import data
+import train
+from model import GPT, GPTConfig, KVCache, scheme_names
+from run.checkpoint import load_checkpoint
+from run.device import autocast
+
+ALL = scheme_names()
+SIZES = dict(block_size=64, vocab_size=50, n_layer=2, n_head=4, n_embd=128)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+@pytest.mark.parametrize("window", [0, 8])
+@pytest.mark.parametrize("scheme", ALL)
+def test_no_tensor_is_made_on_another_device(scheme, window):
+    """Under FakeTensorMode tensors have shapes and devices, but no values."""
+    with FakeTensorMode():
+        model = GPT(GPTConfig(**SIZES, pos_scheme=scheme, window=window)).to("cuda")
+        idx = torch.zeros(2, 40, dtype=torch.int64, device="cuda")
+        model(idx, idx)[1].backward()
+        cache = KVCache()
+        with torch.no_grad():
+            for chunk in idx.split((20, 1, 19), dim=1):
+                assert model(chunk, cache=cache)[0].device.type == "cuda"
+            assert model.generate(idx[:, :5], 3).shape == (2, 8)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("window", [0, 8])
+@pytest.mark.parametrize("scheme", ALL)
+def test_a_gpu_computes_what_a_cpu_does(scheme, window):
+    """Logits, gradients and cached decoding, against float64 on the CPU."""
+    exact = build(scheme, **SIZES | {"window": window}, spread=0.2)
+    model = build(scheme, **SIZES | {"window": window}, spread=0.2).float().cuda()
+    idx = tokens(exact, 3, 64)
+    expected = exact(idx, idx)
+    expected[1].backward()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for dtype, at_most in ((torch.float32, 1e-4), (torch.bfloat16, 0.06)):
+        model.zero_grad()
+        with autocast(torch.device("cuda"), dtype):
+            logits, loss = model(idx.cuda(), idx.cuda())
+        loss.backward()
+        torch.testing.assert_close(logits.cpu().double(), expected[0], rtol=0, atol=at_most)
+        for own, p in zip(exact.parameters(), model.parameters(), strict=True):
+            off = (own.grad - p.grad.cpu()).norm() / own.grad.norm().clamp(min=1e-3)
+            assert off < 30 * at_most
+    cache = KVCache()
+    with torch.no_grad():
+        parts = [model.lm_head(model.hidden(part.cuda(), cache)) for part in idx.split((1, 40, 7, 16), dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1).cpu().double(), expected[0].detach(), rtol=0, atol=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("scheme", ALL)
+def test_a_compiled_model_is_one_graph_compiled_once(scheme):
+    model = build(scheme, **SIZES, spread=0.2).float().cuda()
+    compiled = torch.compile(model, fullgraph=True)
+    for step in range(4):
+        idx = tokens(model, 4, 64, seed=step).cuda()
+        with torch._dynamo.config.patch(error_on_recompile=step > 0):
+            loss = compiled(idx, idx)[1]
+            loss.backward()
+        torch.testing.assert_close(loss, model(idx, idx)[1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "t5"])
+def test_a_resumed_run_is_bit_identical(scheme, dataset, tmp_path, monkeypatch):
+    flags = [f"--pos_scheme={scheme}", f"--dataset={dataset}", "--device=cuda", "--compile=False", "--dropout=0.1"]
+    flags += "--n_layer=2 --n_embd=64 --block_size=32 --batch_size=4 --max_iters=10 --wandb_mode=disabled".split()
+    original = data.Batches.__call__
+
+    def interrupt(self, step, first, last):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, step, first, last)
+
+    train.main([*flags, f"--out_dir={tmp_path}/whole"])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(data.Batches, "__call__", interrupt)
+        train.main([*flags, f"--out_dir={tmp_path}/parts"])
+    train.main([*flags, f"--out_dir={tmp_path}/parts"])
+    whole, parts = (load_checkpoint(tmp_path / name, "latest") for name in ("whole", "parts"))
+    assert whole.hash == parts.hash and whole.step == parts.step == 10
