@@ -1,20 +1,18 @@
 import json
 import shutil
-import zipfile
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import data
 import sample
 import train
 from data.tokenizers import CharTokenizer
 from model import GPT, GPTConfig
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint, load_checkpoint
 
-HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is not an ordinary tensor of finite floats"
+HEAD = "lm_head.weight"
 
 
 def changed(run, folder, change):
@@ -109,60 +107,16 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
         (lambda c: c.update(model=Path), "cannot be loaded: it is damaged, of another kind, or contains code"),
         (lambda c: c.pop("optimizer"), "cannot be loaded: missing or invalid: optimizer"),
         (lambda c: c["tokenizer"].update(chars="é"), "cannot be loaded: its tokenizer does not match its hash"),
-        (lambda c: c["tokenizer"].update(chars=json.loads("[" * 150 + "]" * 150)), "cannot be loaded: "),
         (lambda c: c["model_args"].update(n_heads=3), "cannot be loaded: unknown key n_heads"),
-        (lambda c: c["model_args"].update({5: 6}), "cannot be loaded: unknown key 5"),
-        (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
         (lambda c: c["model_args"].update(n_embd=32), "size mismatch for transformer.wte.weight"),
-        (lambda c: c["model_args"].update(n_embd=10**9), "cannot be loaded"),
         (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
-        (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
-        (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
         (lambda c: c["model_args"].update(pos_scheme="mine"), "pos_scheme='mine' is not one of: none, sinusoidal,"),
-        (lambda c: c["config"].update(dataset=["x"]), "cannot be loaded: missing or invalid: config"),
-        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse()}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: torch.ones(1).expand(25, 16)}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to("meta")}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).long()}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: [1]}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse_csr()}), f"{HEAD} is not an ordinary tensor of"),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD] + 1}), "its output layer (lm_head) is not tied"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
-        (lambda c: c["model"].update({5: torch.ones(2)}), "cannot be loaded: "),
         (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),
-        (
-            lambda c: c["model"][HEAD].fill_(torch.nan),
-            "transformer.wte.weight is not an ordinary tensor of finite floats",
-        ),
-        (
-            lambda c: c.update(best_val_loss="low", step=None),
-            "cannot be loaded: missing or invalid: step, best_val_loss",
-        ),
+        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not an ordinary tensor of finite"),
     ],
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):
     assert message in refused(sample.main, f"--out_dir={changed(trained('rope'), tmp_path / 'r', change)}")
-
-
-def test_a_model_without_a_tokenizer_takes_one_with_few_enough_ids(trained):
-    unknown = replace(load_checkpoint(trained("rope")), tokenizer_spec=None)
-    unknown.check_tokenizer(CharTokenizer("abc"), "this text")
-    with pytest.raises(ValueError, match="best.pt has 25 ids, too few for the 26 of this text"):
-        unknown.check_tokenizer(CharTokenizer("".join(map(chr, range(26)))), "this text")
-    with pytest.raises(ValueError, match="best.pt carries no tokenizer: add --tokenizer=gpt2, or data:NAME"):
-        unknown.own_tokenizer_spec()
-
-
-def test_a_model_whose_text_is_unknown_takes_any_text(trained, dataset):
-    replace(load_checkpoint(trained("rope")), dataset_hash=None).check_dataset(data.load(dataset), named=False)
-
-
-def test_a_compressed_archive_is_refused(trained, tmp_path):
-    path = tmp_path / "best.pt"
-    with (
-        zipfile.ZipFile(trained("rope") / "best.pt") as whole,
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as small,
-    ):
-        for name in whole.namelist():
-            small.writestr(name, whole.read(name))
-    with pytest.raises(ValueError, match="best.pt cannot be loaded: it is damaged, of another kind"):
-        load_checkpoint(path)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import pytest
 import torch
@@ -99,13 +98,16 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, end, tmp_path, gpt2_bpe
     if name == "char":  # unknown characters are not dropped
         with pytest.raises(Exception, match="Missing"):
             theirs.encode("def €")
+    else:  # and the file can be read again
+        back = named_tokenizer(f"{tmp_path}/r/hf/tokenizer.json")
+        assert back.encode(text) == theirs.encode(text) and back.encode_plain(text) == tokenizer.encode_plain(text)
+        assert all(back.decode_bytes([id]) == tokenizer.decode_bytes([id]) for id in range(back.n_vocab))
 
 
 OTHERS = [(dict(pos_scheme=s), f"cannot export pos_scheme={s}") for s in scheme_names() if s not in ARCHITECTURES]
 UNEXPORTED = [
     *OTHERS,
     (dict(pos_scheme="alibi", bias=True), "bias=True, gelu_tanh=False to MPT, which has no biases and the exact GELU"),
-    (dict(pos_scheme="alibi", bias=False, gelu_tanh=True), "cannot export bias=False, gelu_tanh=True to MPT"),
     (dict(window=8), "cannot export a window, a pos_pattern or qk_norm"),
     (dict(pos_scheme="rope", pos_pattern="10"), "cannot export a window"),
     (dict(pos_scheme="rope", rope_fraction=0.5, rope_scaling="yarn"), "cannot export rope_fraction with yarn"),
@@ -124,8 +126,6 @@ def test_mistake_in_an_export_leaves_everything_as_it_is(tmp_path, refused, monk
     write_run(run)
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     assert "transformers computes other logits, so nothing was written" in refused(export.main, run)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in refused(export.main, run)
     assert sorted(os.listdir(run)) == ["best.pt", "latest.pt"]
     monkeypatch.undo()
     (tmp_path / "empty").mkdir()
