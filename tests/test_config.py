@@ -1,5 +1,4 @@
 from dataclasses import dataclass
-from dataclasses import fields as fields_of
 from typing import Literal
 
 import pytest
@@ -94,12 +93,6 @@ def test_a_config_named_after_a_scheme_sets_only_what_is_tuned_for_it():
         values = config.read_file(train.TrainConfig, path)
         tuned = {*find_scheme(path.stem).reads, "pos_options", "learning_rate", "muon_lr"}
         assert values.pop("pos_scheme") == path.stem and values.keys() <= tuned
-
-
-def test_every_name_that_others_use_stands_for_a_field():
-    fields = {f.name for cls in (train.TrainConfig, sample.SampleConfig) for f in fields_of(cls)}
-    assert config.ALIASES.keys() <= fields
-    assert not fields & {name for names in config.ALIASES.values() for name in names.split()}
 
 
 @pytest.mark.parametrize("module", [train, sample, eval_length, bench])

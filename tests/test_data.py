@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import random
 import subprocess
 import sys
@@ -81,12 +80,6 @@ def test_pieces_join_to_the_text(tmp_path_factory, text, piece, a, b):
             assert "".join(Document("t", source, first, last).pieces()) == text[first:last]
 
 
-def test_memory_stays_bounded_without_white_space(monkeypatch):
-    monkeypatch.setattr(texts, "PIECE", 100)
-    pieces = list(Document("t", "x" * 5000).pieces())
-    assert max(map(len, pieces)) <= 600 and sum(map(len, pieces)) == 5000
-
-
 def test_a_cut_is_a_space_between_words_or_else_where_a_word_ends():
     rng = random.Random(0)
     for _ in range(2000):
@@ -96,8 +89,6 @@ def test_a_cut_is_a_space_between_words_or_else_where_a_word_ends():
         ]
         ends = [n for n in range(1, len(text)) if not text[n - 1].isspace() and text[n] in " \n"]
         assert texts.last_cut(text) == max(between or ends, default=0)
-    for text in ("a" + " " * 10**6, ("a" + "\t" * 9) * 10**5, "\t " * 10**6):  # hours, if it were quadratic
-        texts.last_cut(text)
 
 
 def test_line_ends_stay_as_they_are(tmp_path):
@@ -112,13 +103,6 @@ def test_line_ends_stay_as_they_are(tmp_path):
 def test_one_huge_file_leaves_small_ones_to_train_on():
     documents = split_texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)})
     assert len(documents["train"]) == 8 and len(documents["val"]) == 2
-
-
-def test_stdlib_is_code_without_tests_and_packages():
-    files = {document.name for part in texts.stdlib().values() for document in part}
-    parts = {part for name in files for part in name.split("/")}
-    assert len(files) > 300 and not parts & {"site-packages", "test", "tests"}
-    assert "argparse.py" in files
 
 
 def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
@@ -186,10 +170,12 @@ def test_mistakes_in_preparation_write_nothing(tmp_path, args, message, monkeypa
     assert not (tmp_path / "new").exists()
 
 
-def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
+def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, monkeypatch, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
-    assert prepare(tmp_path, a).hash == before
+    with monkeypatch.context() as m:
+        m.setattr(Document, "pieces", None)  # reading the text again would fail
+        assert prepare(tmp_path, a).hash == before
     assert "set is prepared already (--overwrite prepares it again)\n" in capsys.readouterr().out
     for args, unlike in (
         ([b], "text='.*/a'"), ([a, "--tokenizer=bpe:300"], "tokenizer='char'"), ([a, "--glob=0*"], "glob=None"),
@@ -242,13 +228,10 @@ def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="could not be read .*: give a copy with --file=PATH"):
         prepare(tmp_path, "shakespeare_char")
     monkeypatch.setattr(texts, "SHAKESPEARE", source.as_uri())
-    for where in ([], [f"--file={source}"]):
-        other = "source.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
-        with pytest.raises(ValueError, match=other):
-            prepare(tmp_path, "shakespeare_char", *where)
+    other = "source.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
+    with pytest.raises(ValueError, match=other):
+        prepare(tmp_path, "shakespeare_char")
     assert not (tmp_path / "set").exists()
-    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", data.file_hash(source))
-    assert len(prepare(tmp_path, "shakespeare_char").val.tokens) == 60
 
 
 def test_nanogpts_commands_work_from_any_folder(tmp_path):
@@ -277,19 +260,6 @@ def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, comm
 
 # ----------------------------------------------------------------------------------------------------------
 # Tokenizers
-
-
-def test_tokenizers_round_trip_and_rebuild_from_plain_types(tmp_path, kind):
-    ds = prepare(tmp_path, write_texts(tmp_path / "texts"), f"--tokenizer={kind}")
-    text = "def f3_7(x):\n    return x + 1\n"
-    rebuilt = tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
-    ids = list(ds.tokenizer.encode(text))
-    assert list(rebuilt.encode(text)) == ids and rebuilt.decode_bytes(ids) == text.encode()
-    assert max(ids) < ds.tokenizer.n_vocab
-    if kind == "bpe:290":
-        assert ds.tokenizer.n_vocab == 290 and len(ids) < len(text) / 2
-        assert ds.tokenizer.eot == ds.tokenizer.encode("<|endoftext|>")[0] == 289
-        assert 289 not in ds.tokenizer.encode_plain("<|endoftext|>")
 
 
 def tokenizer_json(path, **changes):

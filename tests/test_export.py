@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 from test_data import tokenizer_json
+from test_model import build
 
 from data.tokenizers import END_OF_TEXT, CharTokenizer, is_trained, make_tokenizer, named_tokenizer
 from model import GPT, GPTConfig, scheme_names
@@ -21,11 +22,7 @@ def write_run(folder, tokenizer=None, **settings):
     """A run whose weights are all random, and large enough that any mistake shows."""
     tokenizer = tokenizer or CharTokenizer(set(TEXT))
     sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
-    model = GPT(GPTConfig(**sizes | settings)).eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, p in model.named_parameters():
-        is_scale = "ln_" in name and name.endswith("weight")
-        torch.nn.init.normal_(p, float(is_scale), 0.2, generator)
+    model = build(settings.pop("pos_scheme", "learnable"), spread=0.67, **sizes | settings).float()
     folder.mkdir()
     known = dict(settings={"dataset": "tiny"}, best_val_loss=1.0, dataset_hash="", tokenizer_spec=tokenizer.spec)
     Checkpoint(model.state_dict(), model.config, 1, **known).save(folder, is_best=True)

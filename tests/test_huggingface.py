@@ -78,13 +78,6 @@ def test_a_stopped_preparation_says_one_line_and_leaves_nothing_for_the_next(tmp
     assert sorted(p.name for p in (tmp_path / "set").iterdir()) == sorted(FILES)
 
 
-def test_a_finished_dataset_says_so_and_costs_nothing(tmp_path, capsys, monkeypatch):
-    path = write(tmp_path / "t.jsonl")
-    before = prepare(tmp_path, path, CHAR).hash
-    monkeypatch.setattr(texts, "split_rows", Mock(side_effect=AssertionError))
-    assert prepare(tmp_path, path, CHAR).hash == before and "is prepared already" in capsys.readouterr().out
-
-
 def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch):
     def held_out(**splits):
         monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)

@@ -58,17 +58,12 @@ def test_greedy_with_cache_equals_greedy_without(runs, scheme):
     assert torch.equal(fast, slow)
 
 
-def test_the_seed_a_window_and_scaling_are_applied(runs):
+def test_the_seed_and_a_window_are_applied(runs):
     assert write(runs["rope"], seed=3)[0] == write(runs["rope"], seed=3)[0] != write(runs["rope"], seed=4)[0]
     plain = dict(num_samples=1, max_new_tokens=60, temperature=0.0)
     assert write(runs["rope"], **plain)[0] == write(runs["rope"], window=1000, **plain)[0]
     checkpoint = load_checkpoint(runs["rope"])
-    for factor, expected in (("auto", 4.0), ("2", 2.0)):  # auto: enough for 64 tokens
-        assert checkpoint.under(SampleConfig(rope_scaling="yarn", rope_factor=factor), 64).rope_factor == expected
-    assert checkpoint.under(SampleConfig(rope_scaling="none"), 64).rope_factor == 1.0
     assert checkpoint.under(SampleConfig(window=3), 16) == replace(checkpoint.config, window=3)
-    with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
-        write(runs["rope"], rope_factor="4")
 
 
 def test_ids_that_pad_the_vocabulary_are_never_drawn():

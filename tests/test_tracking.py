@@ -161,16 +161,6 @@ def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
     assert '"train/loss"' in shown and "1.5" in shown
 
 
-def test_a_fault_in_drawing_the_losses_is_one_line_and_does_not_end_a_run(tiny, tmp_path, monkeypatch, capsys):
-    def failing(folder):
-        raise RuntimeError("a\nbroken font")
-
-    monkeypatch.setattr(tracking, "draw_losses", failing)
-    assert train.main([*tiny, f"--out_dir={tmp_path}/r"]) == 0
-    assert f"\ncannot draw {tmp_path}/r/loss.png: a broken font\n" in capsys.readouterr().out
-    assert not (tmp_path / "r" / "loss.png").exists() and load_checkpoint(tmp_path / "r").step == 6
-
-
 def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkeypatch):
     monkeypatch.setattr(tracking.time, "perf_counter", lambda: now)
     now = 100.0
