@@ -10,7 +10,7 @@ from test_model import build
 
 from data.tokenizers import END_OF_TEXT, CharTokenizer, is_trained, make_tokenizer, named_tokenizer
 from model import GPT, GPTConfig, scheme_names
-from run.checkpoint import Checkpoint, load_checkpoint
+from run.checkpoint import Checkpoint
 from run.foreign import ARCHITECTURES, import_transformers, to_hugging_face
 from tools import export
 
@@ -66,17 +66,6 @@ def test_an_export_has_equal_logits_and_writes_the_same_text(scheme, settings, t
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": rope}))
         assert min(differences(model, hf)) > 1e-3
-
-
-def test_an_exported_model_can_be_imported(tmp_path):
-    model = write_run(tmp_path / "r")
-    export.main([f"{tmp_path}/r", f"--hf_dir={tmp_path}/a"])
-    back = load_checkpoint(tmp_path / "a").model(torch.device("cpu"))
-    idx = torch.randint(20, (1, 32))
-    with torch.no_grad():
-        assert torch.allclose(back(idx, idx)[0], model(idx, idx)[0], atol=1e-4)
-    export.main([f"{tmp_path}/a", f"--hf_dir={tmp_path}/b"])  # an imported model has no tokenizer
-    assert max(differences(model, tmp_path / "b")) <= 1e-4 and not (tmp_path / "b" / "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize(

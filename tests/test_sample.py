@@ -96,10 +96,3 @@ def test_draw_respects_top_k_and_top_p():
     assert shares(top_p=0.01) == pytest.approx([0, 0, 0, 1])
     assert shares(temperature=0) == pytest.approx([0, 0, 0, 1])
     assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)
-
-
-def test_a_tokenizer_can_be_named_if_it_is_the_models_own(runs, trained, dataset, refused):
-    named = dict(num_samples=1, temperature=0.0, tokenizer=f"data:{dataset}")
-    assert write(trained("rope"), num_samples=1, temperature=0.0)[0] == write(trained("rope"), **named)[0]
-    line = refused(sample.main, f"--out_dir={runs['rope']}", f"--tokenizer=data:{dataset}")
-    assert f"was trained with another tokenizer than that of --tokenizer=data:{dataset}" in line
