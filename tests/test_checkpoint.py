@@ -54,7 +54,6 @@ def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
 def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
     one, two = (load_checkpoint(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
     assert one.experiment == two.experiment
-    assert load_checkpoint(trained("rope", learning_rate=0.01)).experiment != one.experiment
     for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
         assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
     assert replace(one, dataset_hash="other text").experiment != one.experiment

@@ -266,26 +266,19 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
 
 
-def test_a_small_learning_rate_does_not_damage_trained_weights(trained, tmp_path, capsys):
-    flags = ["--max_iters=10", "--warmup_iters=2", "--learning_rate=3e-5", "--device=cpu", f"--out_dir={tmp_path}/r"]
-    main([f"--init_from={trained('learnable', max_iters=100)}", *flags])
-    assert "\npeak learning rate: adamw 3e-05\n" in capsys.readouterr().out
-    before, after = metrics(tmp_path / "r", "val/loss")
-    assert after <= before
-
-
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
     main([f"--init_from={trained('rope')}", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", *ONCE])
     assert_same_weights(tmp_path / "drope", trained("rope"))
     main([f"--init_from={trained('learnable')}", "--pos_scheme=t5", f"--out_dir={tmp_path}/t5", *ONCE])
     out = capsys.readouterr().out
     assert "pos.table starts untrained" in out and "pos.wpe.weight is not loaded" in out
+    assert "\npeak learning rate: adamw 0\n" in out  # and no Muon, for trained weights
     main([f"--init_from={trained('t5', pos_options='size=8')}", f"--out_dir={tmp_path}/same", *ONCE])
     main([f"--init_from={trained('t5', pos_options='size=8')}", "--pos_scheme=none", f"--out_dir={tmp_path}/no", *ONCE])
     assert [load(tmp_path / name).config.pos_options for name in ("same", "no")] == ["size=8", ""]
 
 
-def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path, refused):
+def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path):
     """The same steps give the same weights, other ones than consecutive positions; the evaluation samples them, too."""
     flags = [*tiny, "--pos_scheme=rope", "--max_position=300"]
     main([*flags, f"--out_dir={tmp_path}/whole"])
@@ -296,14 +289,8 @@ def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path, refused):
     assert [all(torch.equal(whole[name], other[name]) for name in whole) for other in (parts, plain)] == [True, False]
     for more in ([], ["--max_position=256"]):
         eval_length.main([f"{tmp_path}/whole", "--blocks=4", "--device=cpu", f"--results_dir={tmp_path}", *more])
-    first, second = (
-        json.loads((tmp_path / f"length-{name}.json").read_text())["runs"]["whole"]["rows"]
-        for name in ("whole", "positions256-whole")
-    )
-    assert first["64"]["loss"] != second["64"]["loss"]
-    for scheme in ("learnable", "transformer_xl"):
-        message = f"max_position=300: {scheme} cannot take positions with gaps up to there"
-        assert message in refused(main, *tiny, f"--pos_scheme={scheme}", "--max_position=300")
+    found = [json.loads((tmp_path / f"length-{name}.json").read_text()) for name in ("whole", "positions256-whole")]
+    assert len({result["runs"]["whole"]["rows"]["64"]["loss"] for result in found}) == 2
 
 
 def test_lines_that_the_model_writes_change_no_weight(tiny, tmp_path, capsys):
