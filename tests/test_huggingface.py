@@ -95,7 +95,7 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
 @pytest.mark.parametrize(
     "args, message",
     [
-        (["{tmp}", "--glob=*"], "has files of different kinds ..jsonl, .parquet, text.: prepare one kind"),
+        (["{tmp}", "--glob=*"], "has files of different kinds ..jsonl, .parquet.: prepare one kind"),
         (["{tmp}/broken.parquet"], "broken.parquet could not be loaded: Parquet magic bytes not found"),
         (["{tmp}/good.jsonl", "--column=id"], "--column='id' is not a column of text in .*which has: id, text$"),
         (["{tmp}/one.jsonl"], "the text has too few documents, and none is left for train"),
