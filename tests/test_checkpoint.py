@@ -94,6 +94,7 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
     assert load_checkpoint(tmp_path / "r", "latest").step == 5
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize(
     "change, message",
     [
