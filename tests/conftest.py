@@ -37,11 +37,6 @@ def shared(name):
 
 
 @pytest.fixture(scope="session")
-def shakespeare():
-    return shared("tinyshakespeare.txt")
-
-
-@pytest.fixture(scope="session")
 def gpt2_bpe(tmp_path_factory):
     """A TIKTOKEN_CACHE_DIR with copies of GPT-2's files, because tiktoken deletes damaged ones."""
     names = {
@@ -54,14 +49,6 @@ def gpt2_bpe(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
         yield folder
-
-
-@pytest.fixture(params=["char", "bpe:290", "gpt2"])
-def kind(request):
-    """The value of --tokenizer for each kind."""
-    if request.param == "gpt2":
-        request.getfixturevalue("gpt2_bpe")
-    return request.param
 
 
 def write_texts(folder, n=12, words=400):

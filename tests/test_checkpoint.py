@@ -1,20 +1,18 @@
 import json
 import shutil
-import zipfile
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import data
 import sample
 import train
 from data.tokenizers import CharTokenizer
 from model import GPT, GPTConfig
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint, load_checkpoint
 
-HEAD, NO_FLOATS = "lm_head.weight", "lm_head.weight is not an ordinary tensor of finite floats"
+HEAD = "lm_head.weight"
 
 
 def changed(run, folder, change):
@@ -56,7 +54,6 @@ def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
 def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
     one, two = (load_checkpoint(trained("rope", **more)) for more in ({}, {"seed": 1, "log_interval": 7}))
     assert one.experiment == two.experiment
-    assert load_checkpoint(trained("rope", learning_rate=0.01)).experiment != one.experiment
     for key, value in {"n_layer": 7, "init_from": "out/x", "max_iters": 5}.items():
         assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
     assert replace(one, dataset_hash="other text").experiment != one.experiment
@@ -70,27 +67,22 @@ def older_than_muon(content):
         del content["config"][name]
 
 
-def with_t5_size(size):
-    def older(content):
-        for part in (content["model_args"], content["config"]):
-            del part["pos_options"]
-            part["t5_size"] = size
-        del content["experiment"]
-
-    return older
+def older_than_options(content):
+    for part in (content["model_args"], content["config"]):
+        part["t5_size"] = float(part.pop("pos_options")[5:] or 64)  # runs of other schemes had it, too
+    del content["experiment"]
 
 
 @pytest.mark.parametrize(
     "scheme, settings, older",
     [
         ("learnable", dict(optimizer="adamw", decay="cosine", muon_lr=0.02), older_than_muon),
-        ("t5", {}, with_t5_size(64.0)),
-        ("t5", dict(pos_options="size=32.0"), with_t5_size(32.0)),
-        ("rope", {}, with_t5_size(64.0)),  # every run had it
+        ("t5", dict(pos_options="size=32.0"), older_than_options),
+        ("rope", {}, older_than_options),
     ],
 )
 def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
-    scheme, settings, older, trained, tmp_path, capsys, refused
+    scheme, settings, older, trained, tmp_path, capsys
 ):
     run = trained(scheme, **settings)
     new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
@@ -98,71 +90,24 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
     flags = [f"--{name}={value}" for name, value in old.settings.items() if name not in CALL_FIELDS]
     flags += [f"--out_dir={tmp_path}/r", "--device=cpu"]
     assert train.main(flags) == 0 and "is finished: 4 steps" in capsys.readouterr().out
-    assert "gelu_tanh False there, True now" in refused(train.main, *flags, "--gelu_tanh")
     train.main(["--resume", f"--out_dir={tmp_path}/r", "--max_iters=5"])
     assert load_checkpoint(tmp_path / "r", "latest").step == 5
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize(
     "change, message",
     [
         (lambda c: c.update(model=Path), "cannot be loaded: it is damaged, of another kind, or contains code"),
-        (lambda c: c.pop("optimizer"), "cannot be loaded: missing or invalid: optimizer"),
         (lambda c: c["tokenizer"].update(chars="é"), "cannot be loaded: its tokenizer does not match its hash"),
-        (lambda c: c["tokenizer"].update(chars=json.loads("[" * 150 + "]" * 150)), "cannot be loaded: "),
         (lambda c: c["model_args"].update(n_heads=3), "cannot be loaded: unknown key n_heads"),
-        (lambda c: c["model_args"].update({5: 6}), "cannot be loaded: unknown key 5"),
-        (lambda c: c["model_args"].update(n_embd=3), "n_embd=3 must be a multiple of n_head=2"),
-        (lambda c: c["model_args"].update(n_embd=32), "size mismatch for transformer.wte.weight"),
-        (lambda c: c["model_args"].update(n_embd=10**9), "cannot be loaded"),
         (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
-        (lambda c: c["model_args"].update(block_size=1.5), "block_size=1.5 must be of type int"),
-        (lambda c: c["model_args"].update(vocab_size=True), "vocab_size=True must be of type int"),
         (lambda c: c["model_args"].update(pos_scheme="mine"), "pos_scheme='mine' is not one of: none, sinusoidal,"),
-        (lambda c: c["config"].update(dataset=["x"]), "cannot be loaded: missing or invalid: config"),
-        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse()}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: torch.ones(1).expand(25, 16)}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to("meta")}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: torch.ones(25, 16).long()}), NO_FLOATS),
-        (lambda c: c["model"].update({HEAD: [1]}), NO_FLOATS),
+        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse_csr()}), f"{HEAD} is not an ordinary tensor of"),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD] + 1}), "its output layer (lm_head) is not tied"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
-        (lambda c: c["model"].update({5: torch.ones(2)}), "cannot be loaded: "),
-        (lambda c: c["model"].update(more=torch.ones(2)), 'Unexpected key(s) in state_dict: "more"'),
-        (
-            lambda c: c["model"][HEAD].fill_(torch.nan),
-            "transformer.wte.weight is not an ordinary tensor of finite floats",
-        ),
-        (
-            lambda c: c.update(best_val_loss="low", step=None),
-            "cannot be loaded: missing or invalid: step, best_val_loss",
-        ),
+        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not an ordinary tensor of finite"),
     ],
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):
     assert message in refused(sample.main, f"--out_dir={changed(trained('rope'), tmp_path / 'r', change)}")
-
-
-def test_a_model_without_a_tokenizer_takes_one_with_few_enough_ids(trained):
-    unknown = replace(load_checkpoint(trained("rope")), tokenizer_spec=None)
-    unknown.check_tokenizer(CharTokenizer("abc"), "this text")
-    with pytest.raises(ValueError, match="best.pt has 25 ids, too few for the 26 of this text"):
-        unknown.check_tokenizer(CharTokenizer("".join(map(chr, range(26)))), "this text")
-    with pytest.raises(ValueError, match="best.pt carries no tokenizer: add --tokenizer=gpt2, or data:NAME"):
-        unknown.own_tokenizer_spec()
-
-
-def test_a_model_whose_text_is_unknown_takes_any_text(trained, dataset):
-    replace(load_checkpoint(trained("rope")), dataset_hash=None).check_dataset(data.load(dataset), named=False)
-
-
-def test_a_compressed_archive_is_refused(trained, tmp_path):
-    path = tmp_path / "best.pt"
-    with (
-        zipfile.ZipFile(trained("rope") / "best.pt") as whole,
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as small,
-    ):
-        for name in whole.namelist():
-            small.writestr(name, whole.read(name))
-    with pytest.raises(ValueError, match="best.pt cannot be loaded: it is damaged, of another kind"):
-        load_checkpoint(path)

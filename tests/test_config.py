@@ -1,6 +1,4 @@
-import re
 from dataclasses import dataclass
-from dataclasses import fields as fields_of
 from typing import Literal
 
 import pytest
@@ -39,16 +37,11 @@ def test_a_later_file_wins_over_earlier_ones_and_flags_win_over_files(tmp_path):
     assert config.load(Knobs, ["a/b", "--n=2", "c"], bare_field="runs") == Knobs(n=2, runs=("a/b", "c"))
 
 
-@pytest.mark.parametrize(
-    "flag, field, value",
-    [
-        ("--flag", "flag", True), ("--flag=False", "flag", False), ("--flag=true", "flag", True), ("--maybe", "maybe", True),
-        ("--maybe=None", "maybe", None), ("--name=3", "name", "3"), ("--name=", "name", ""), ("--rate=1e-3", "rate", 1e-3),
-        ("--kind=b", "kind", "b"),
-    ],
-)  # fmt: skip
-def test_a_value_is_read_as_the_type_of_its_field(flag, field, value):
-    assert getattr(config.load(Knobs, [flag]), field) == value
+def test_a_value_is_read_as_the_type_of_its_field():
+    flags = ["--flag", "--maybe", "--name=3", "--rate=1e-3", "--kind=b"]
+    assert config.load(Knobs, flags) == Knobs(flag=True, maybe=True, name="3", rate=1e-3, kind="b")
+    assert config.load(Knobs, ["--flag=False", "--maybe=None", "--name="]) == Knobs(flag=False, maybe=None, name="")
+    assert config.load(Knobs, ["--flag=true"]).flag
 
 
 @pytest.mark.parametrize(
@@ -58,18 +51,12 @@ def test_a_value_is_read_as_the_type_of_its_field(flag, field, value):
         ("--n=1.5", "n='1.5' must be of type int"),
         ("--n=True", "must be of type int"),
         ("--flag=1", "must be of type bool"),
-        ("--maybe=1", "must be of type bool or NoneType"),
         ("--n", "--n needs a value"),
         ("--qzx=1", "unknown key --qzx: --help lists all keys"),
         ("--n=" + "9" * 5000, "n is too large: at most ±9e.15 is allowed"),
-        ("n = 10**5000", "n is too large"),
         ("rate = float('nan')", "rate is not a number"),
-        ("--n=" + "[" * 5000, "must be of type int"),
-        ("--n=0x" + "f" * 90, "is too large"),
         ("--rate=" + "-" * 10_000 + "1", "must be of type float"),
-        ("--rate=1e" + "9" * 90, "is too large"),
         ("--kind=c", "kind='c' is not one of: a, b"),
-        ("--kind", "--kind needs a value"),
         ("stray", "'stray' is neither a config file"),
         ("no_such.py", "there is no config file no_such.py"),
         ("nn = 3", "unknown key nn in c.py"),
@@ -103,23 +90,14 @@ def test_a_config_named_after_a_scheme_sets_only_what_is_tuned_for_it():
         assert values.pop("pos_scheme") == path.stem and values.keys() <= tuned
 
 
-def test_every_name_that_others_use_stands_for_a_field():
-    fields = {f.name for cls in (train.TrainConfig, sample.SampleConfig) for f in fields_of(cls)}
-    assert config.ALIASES.keys() <= fields
-    assert not fields & {name for names in config.ALIASES.values() for name in names.split()}
-
-
 @pytest.mark.parametrize("module", [train, sample, eval_length, bench])
 def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
     with pytest.raises(SystemExit) as exit:
         module.main(["--help"])
     text = capsys.readouterr().out
-    assert exit.value.code == 0
+    assert exit.value.code == 0 and text.startswith(module.__doc__.strip().splitlines()[0])
     assert "--device='auto'" in text and "auto, cpu, cuda, cuda:1, mps" in text
     rows = [line for line in text.splitlines() if line.startswith("  --")]
     assert len(rows) > 10 and all(len(line.split(maxsplit=1)) == 2 for line in rows)
-    assert module is not bench or not re.search("--(dataset|max_iters|out_dir)", text)
     assert module is not train or ", ".join(scheme_names()) in text
-    assert "--dtype='auto'" in text and "[auto|float32|bfloat16]" in text
     assert "--protocol" not in text or "nonoverlapping  the same text" in text
-    assert text.startswith(module.__doc__.strip().splitlines()[0])

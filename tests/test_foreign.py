@@ -76,10 +76,8 @@ UNCOMPUTED = dict(
 INVALID = [
     *((name, value, f"has {name}={value!r}, but model.py computes only") for name, value in UNCOMPUTED.items()),
     ("model_type", "llama", "has the architecture 'llama': only Hugging Face's 'gpt2' can be loaded"),
-    ("model_type", None, "has the architecture None"),
     ("n_layer", 10**6, "n_layer=1000000, but weights of 2 layers"),  # a model of that size is never built
     ("n_embd", 10**6, "size mismatch for transformer.wte.weight"),
-    ("n_embd", "wide", "could not be loaded (Validation error for field 'n_embd'"),
 ]
 
 
@@ -91,24 +89,13 @@ def test_mistake_importing_what_model_py_does_not_compute(name, value, message, 
     assert message in refused(sample.main, f"--out_dir={tmp_path}")
 
 
-def test_mistake_an_output_layer_that_is_not_the_embedding(tmp_path, refused):
-    theirs, _ = write_gpt2(tmp_path)  # its config says that they are tied
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(theirs.state_dict() | {"lm_head.weight": torch.ones(V, 64)}, tmp_path / "pytorch_model.bin")
-    assert "its output layer (lm_head) is not tied" in refused(sample.main, f"--out_dir={tmp_path}")
-
-
 def test_mistake_damaged_folders(tmp_path, refused):
     write_gpt2(tmp_path / "m")
-    weights, settings, argv = tmp_path / "m/model.safetensors", tmp_path / "m/config.json", f"--out_dir={tmp_path}/m"
+    weights, argv = tmp_path / "m/model.safetensors", f"--out_dir={tmp_path}/m"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert "m could not be loaded (" in refused(sample.main, argv)
     weights.unlink()
     assert "m could not be loaded (there is no model.safetensors)" in refused(sample.main, argv)
-    settings.write_text("{")
-    assert "not a valid JSON file" in refused(sample.main, argv)
-    settings.unlink()
-    assert "there is no checkpoint" in refused(sample.main, argv)
 
 
 def test_only_hub_names_use_the_network(tmp_path, monkeypatch, refused):
@@ -127,14 +114,11 @@ def test_only_hub_names_use_the_network(tmp_path, monkeypatch, refused):
         line = refused(sample.main, f"--out_dir={name}")
         assert f"error: {name} could not be loaded (We couldn't connect" in line and "connect to the network" in line
     assert asked == ["gpt2", "gpt2-xl", "owner/name"]
-    (tmp_path / "gpt2").mkdir()  # a local folder takes precedence
-    assert "there is no checkpoint gpt2/best.pt" in refused(sample.main, "--out_dir=gpt2")
 
 
 def test_mistake_without_transformers(gpt2, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install transformers" in refused(sample.main, f"--out_dir={gpt2[1]}")
-    assert "pip install transformers" in refused(sample.main, "--out_dir=gpt2-xl")
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +145,6 @@ def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt):
     for source in (folder, folder / "ckpt.pt"):
         assert torch.equal(load(source)(idx, idx)[0], model(idx, idx)[0])
     assert load_checkpoint(folder).step == 250
-
-
-def test_mistake_a_fork_of_nanogpt(nanogpt, tmp_path, refused):
-    checkpoint = torch.load(nanogpt[1] / "ckpt.pt")
-    torch.save(checkpoint | {"model_args": checkpoint["model_args"] | {"n_kv_head": 1}}, tmp_path / "ckpt.pt")
-    line = refused(sample.main, f"--out_dir={tmp_path}")
-    assert "ckpt.pt cannot be loaded" in line and "n_kv_head" in line
 
 
 @pytest.fixture(params=["nanogpt", "gpt2"])
@@ -209,7 +186,7 @@ def test_a_hub_model_is_evaluated_in_a_folder_of_its_own(dataset, tmp_path, monk
     assert "name: measured before" in capsys.readouterr().out
 
 
-def test_training_starts_from_it(foreign, dataset, tmp_path, capsys, refused):
+def test_training_starts_from_it(foreign, dataset, tmp_path, refused):
     flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--muon_lr=0", "--device=cpu"]
     assert "does not say which text it was trained on" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
     assert not (tmp_path / "r").exists()
@@ -224,15 +201,7 @@ def test_training_starts_from_it(foreign, dataset, tmp_path, capsys, refused):
     without = "--bias=False" if theirs.config.bias else "--n_layer=1"
     line = refused(train.main, *flags, without, f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
     assert "has weights that this model does not have, such as transformer.h." in line
-    train.main([*flags, "--pos_scheme=rope", f"--dataset={dataset}", f"--out_dir={tmp_path}/rope"])
-    assert "pos.wpe.weight is not loaded" in capsys.readouterr().out
-    write(tmp_path / "rope")  # it now has the dataset's tokenizer
-
-
-def test_mistake_training_on_more_ids_than_it_has(tmp_path, dataset, refused):
-    write_gpt2(tmp_path / "m", vocab_size=20)
-    line = refused(train.main, f"--init_from={tmp_path}/m", f"--dataset={dataset}", f"--out_dir={tmp_path}/r")
-    assert "vocab_size=20 is smaller than the tokenizer's 25" in line and not (tmp_path / "r").exists()
+    write(folder)  # it now has the dataset's tokenizer
 
 
 def test_eval_only_works_and_resume_does_not(foreign, dataset, capsys, refused):

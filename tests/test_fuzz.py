@@ -74,9 +74,8 @@ def test_meta_json(dataset, tmp_path):
     for holder, key in list(places(whole)):
         for new in ODD:
             refused_or_right(holder, key, new, lambda: meta.write_text(json.dumps(whole)), use)
-    broken = ["", "7", "[]", "{", "null", '{"a":' * 5000, '{"vocab_size": 1' + "0" * 5000 + "}", "\udcff"]
     objects = json.dumps(whole | {"dtype": "O"})  # numpy would read pointers
-    for text in (*broken, objects):
+    for text in (objects, "", "7", "[]", "{", "null", '{"a":' * 5000, '{"vocab_size": 1' + "0" * 5000 + "}", "\udcff"):
         meta.write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(ValueError, match="is damaged"):
             use()
@@ -90,5 +89,5 @@ def test_tokens_and_documents(name, dataset, tmp_path):
         changed = bytearray(whole)
         changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises(ValueError, match=f"{name} is damaged or incomplete .*: prepare the dataset again"):
             data.load(str(path.parent))

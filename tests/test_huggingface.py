@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from unittest.mock import Mock
 
 import datasets
@@ -13,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
+from test_data import documents, prepare
 
-import data
 from data import texts
-from data.prepare import main
-from data.tokenizers import END_OF_TEXT
+from data.prepare import FILES, main
 
+CHAR = "--tokenizer=char"
 TEXTS = [f"document {i}:\n" + " ".join(str(i * j) for j in range(i % 7 + 3)) for i in range(30)]
 
 
@@ -38,21 +38,10 @@ def write(path, texts=TEXTS):
     return path
 
 
-def prepare(tmp_path, *args, tokenizer="char"):
-    assert main([*map(str, args), f"--name={tmp_path}/set", f"--tokenizer={tokenizer}"]) == 0
-    return data.load(f"{tmp_path}/set")
-
-
-def decode(ds, split):
-    """The documents of a split, by their offsets, without the sign between them."""
-    documents = np.split(split.tokens, split.docs)[1:]
-    return [ds.tokenizer.decode_bytes(ids).decode().removesuffix(END_OF_TEXT) for ids in documents]
-
-
 @pytest.mark.parametrize("name", ["texts.parquet", "texts.jsonl"])
 def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
-    ds = prepare(tmp_path, write(tmp_path / name))
-    train, val = decode(ds, ds.train), decode(ds, ds.val)
+    ds = prepare(tmp_path, write(tmp_path / name), CHAR)
+    train, val = documents(ds, ds.train), documents(ds, ds.val)
     assert len(val) == 3 and val == [t for t in TEXTS if t in val]
     assert train == [t for t in TEXTS if t not in val]
     assert ds.meta["splits"]["train"]["bytes"] == sum(len(t.encode()) for t in train)
@@ -63,8 +52,8 @@ def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(t
     monkeypatch.setattr(texts, "PIECE", 7)
     rows = [*TEXTS, "", None, "a <|endoftext|> b 中文 naïve 🙂\r\n"]
     files = write(tmp_path / "a.parquet", rows[:20]), write(tmp_path / "b.parquet", rows[20:])
-    ds = prepare(tmp_path, *files, tokenizer="bpe:300")
-    assert sorted(decode(ds, ds.train) + decode(ds, ds.val)) == sorted(filter(None, rows))
+    ds = prepare(tmp_path, *files, "--tokenizer=bpe:300")
+    assert sorted(documents(ds, ds.train) + documents(ds, ds.val)) == sorted(filter(None, rows))
     for split in (ds.train, ds.val):
         assert (np.flatnonzero(split.tokens == ds.tokenizer.eot) == split.docs[1:] - 1).all()
 
@@ -72,11 +61,10 @@ def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(t
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_preparation_says_one_line_and_leaves_nothing_for_the_next(tmp_path, how):
     path, out = write(tmp_path / "t.jsonl", ["some words " * 300] * 20_000), tmp_path / "out"
-    command = [sys.executable, "-m", "data.prepare", path, f"--name={tmp_path}/set", "--tokenizer=char"]
+    command = [sys.executable, "-m", "data.prepare", path, f"--name={tmp_path}/set", CHAR]
     env = os.environ | {"HF_DATASETS_CACHE": str(tmp_path / "cache")}
     with open(out, "w") as f:
-        root = Path(data.__file__).parents[1]
-        started = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True, cwd=root, env=env)
+        started = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True, cwd=ROOT, env=env)
         while not re.search("tokenising train: +[1-9]", out.read_text()):
             assert started.poll() is None, out.read_text()
             time.sleep(0.02)
@@ -85,17 +73,9 @@ def test_a_stopped_preparation_says_one_line_and_leaves_nothing_for_the_next(tmp
     if how == signal.SIGINT:
         assert out.read_text().endswith("\nstopped: nothing has changed\n") and "Traceback" not in out.read_text()
         assert not (tmp_path / "set").exists()
-    ds = prepare(tmp_path, write(path))
-    assert sorted(decode(ds, ds.train) + decode(ds, ds.val)) == sorted(TEXTS)  # not the rows of before
-
-
-def test_a_finished_dataset_says_so_and_costs_nothing(tmp_path, capsys, monkeypatch):
-    path = write(tmp_path / "t.jsonl")
-    before = prepare(tmp_path, path).hash
-    monkeypatch.setattr(texts, "split_rows", Mock(side_effect=AssertionError))
-    assert prepare(tmp_path, path).hash == before and "is prepared already" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="holds another dataset .column=None.: choose another --name, or --overwrite"):
-        prepare(tmp_path, path, "--column=id")
+    ds = prepare(tmp_path, write(path), CHAR)
+    assert sorted(documents(ds, ds.train) + documents(ds, ds.val)) == sorted(TEXTS)  # not the rows of before
+    assert sorted(p.name for p in (tmp_path / "set").iterdir()) == sorted(FILES)
 
 
 def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch):
@@ -115,24 +95,20 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
 @pytest.mark.parametrize(
     "args, message",
     [
-        (["{tmp}", "--glob=*"], "has files of different kinds ..jsonl, .parquet, text.: prepare one kind"),
+        (["{tmp}", "--glob=*"], "has files of different kinds ..jsonl, .parquet.: prepare one kind"),
         (["{tmp}/broken.parquet"], "broken.parquet could not be loaded: Parquet magic bytes not found"),
         (["{tmp}/good.jsonl", "--column=id"], "--column='id' is not a column of text in .*which has: id, text$"),
         (["{tmp}/one.jsonl"], "the text has too few documents, and none is left for train"),
-        (["{tmp}/good.jsonl", "--tokenizer=data:{tmp}/ab"], "the tokenizer lacks 'docu.*these 2 characters: 'ab'$"),
-        (["{tmp}/good.jsonl", "--config=x"], "--config has no meaning for .*good.jsonl"),
         (["hf:no/such"], "no/such could not be loaded: the hub is away"),
     ],
 )
 def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypatch, args, message):
     write(tmp_path / "good.jsonl"), write(tmp_path / "one.jsonl", ["a"])
     (tmp_path / "broken.parquet").write_text("no parquet")
-    (tmp_path / "ab.txt").write_text("ab" * 50)
-    main([f"{tmp_path}/ab.txt", f"--name={tmp_path}/ab"])
     if args == ["hf:no/such"]:
         monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=ConnectionError("the hub\n is away")))
     with pytest.raises(ValueError, match=message) as error:
-        main([f"--name={tmp_path}/new", "--tokenizer=char", *(a.format(tmp=tmp_path) for a in args)])
+        main([f"--name={tmp_path}/new", CHAR, *(a.format(tmp=tmp_path) for a in args)])
     assert "\n" not in str(error.value)
     assert not (tmp_path / "new").exists()
 
@@ -140,4 +116,4 @@ def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypa
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="needs one more package: pip install datasets"):
-        main(["hf:a/b", "--tokenizer=char", f"--name={tmp_path}/new"])
+        main(["hf:a/b", CHAR, f"--name={tmp_path}/new"])

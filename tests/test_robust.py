@@ -19,7 +19,6 @@ from conftest import ROOT
 import train
 from run.checkpoint import load_checkpoint
 from run.files import Lock, making, write
-from run.script import Stop
 from run.tracking import RunLog, read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
@@ -130,14 +129,6 @@ def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(sign
     stopped = load_checkpoint(tmp_path / "r", "latest").step
     assert stopped >= 3
     assert [row["step"] for row in read_metrics(tmp_path / "r")] == [*range(0, stopped + 1, 3)]
-
-
-def test_a_system_without_sighup_is_stopped_by_its_other_signals(monkeypatch):
-    monkeypatch.delattr(signal, "SIGHUP")  # as on Windows
-    stop = Stop()
-    signal.raise_signal(signal.SIGTERM)
-    stop.restore()
-    assert stop.signum == signal.SIGTERM
 
 
 def test_nohup_keeps_a_run_alive(tiny, tmp_path):

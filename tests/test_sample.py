@@ -1,6 +1,5 @@
 import io
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -58,17 +57,11 @@ def test_greedy_with_cache_equals_greedy_without(runs, scheme):
     assert torch.equal(fast, slow)
 
 
-def test_the_seed_a_window_and_scaling_are_applied(runs):
+def test_the_seed_and_a_window_are_applied(runs):
     assert write(runs["rope"], seed=3)[0] == write(runs["rope"], seed=3)[0] != write(runs["rope"], seed=4)[0]
     plain = dict(num_samples=1, max_new_tokens=60, temperature=0.0)
     assert write(runs["rope"], **plain)[0] == write(runs["rope"], window=1000, **plain)[0]
-    checkpoint = load_checkpoint(runs["rope"])
-    for factor, expected in (("auto", 4.0), ("2", 2.0)):  # auto: enough for 64 tokens
-        assert checkpoint.under(SampleConfig(rope_scaling="yarn", rope_factor=factor), 64).rope_factor == expected
-    assert checkpoint.under(SampleConfig(rope_scaling="none"), 64).rope_factor == 1.0
-    assert checkpoint.under(SampleConfig(window=3), 16) == replace(checkpoint.config, window=3)
-    with pytest.raises(ValueError, match="rope_factor=4.0 does nothing without rope_scaling"):
-        write(runs["rope"], rope_factor="4")
+    assert write(runs["rope"], **plain)[0] != write(runs["rope"], window=3, **plain)[0]
 
 
 def test_ids_that_pad_the_vocabulary_are_never_drawn():
@@ -98,13 +91,5 @@ def test_draw_respects_top_k_and_top_p():
     assert shares() == pytest.approx([0.1, 0.15, 0.25, 0.5], abs=0.03)
     assert shares(top_k=2) == pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)
     assert shares(top_p=0.6) == pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)  # the token that crosses 0.6 is kept
-    assert shares(top_p=0.01) == pytest.approx([0, 0, 0, 1])
     assert shares(temperature=0) == pytest.approx([0, 0, 0, 1])
     assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)
-
-
-def test_a_tokenizer_can_be_named_if_it_is_the_models_own(runs, trained, dataset, refused):
-    named = dict(num_samples=1, temperature=0.0, tokenizer=f"data:{dataset}")
-    assert write(trained("rope"), num_samples=1, temperature=0.0)[0] == write(trained("rope"), **named)[0]
-    line = refused(sample.main, f"--out_dir={runs['rope']}", f"--tokenizer=data:{dataset}")
-    assert f"was trained with another tokenizer than that of --tokenizer=data:{dataset}" in line

@@ -109,10 +109,8 @@ def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_f
 
     charts = "charts    wandb leet wandb\nupload    wandb sync wandb/offline-run-a-id"
     assert said() == (["offline a-id"], (charts + "\n", ""))
-    shared = (
-        "charts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*-id\n"
-    )
-    assert said("ab") == (["offline a-id", "offline b-id"], (shared, ""))
+    shared = "   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*-id\n"
+    assert said("ab") == (["offline a-id", "offline b-id"], ("charts    wandb leet wandb" + shared, ""))
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert said() == (["online a-id"], ("charts    there\n", ""))
     assert said("ab") == (["online a-id", "online b-id"], ("charts    everywhere\n", ""))
@@ -161,16 +159,6 @@ def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
     assert '"train/loss"' in shown and "1.5" in shown
 
 
-def test_a_fault_in_drawing_the_losses_is_one_line_and_does_not_end_a_run(tiny, tmp_path, monkeypatch, capsys):
-    def failing(folder):
-        raise RuntimeError("a\nbroken font")
-
-    monkeypatch.setattr(tracking, "draw_losses", failing)
-    assert train.main([*tiny, f"--out_dir={tmp_path}/r"]) == 0
-    assert f"\ncannot draw {tmp_path}/r/loss.png: a broken font\n" in capsys.readouterr().out
-    assert not (tmp_path / "r" / "loss.png").exists() and load_checkpoint(tmp_path / "r").step == 6
-
-
 def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkeypatch):
     monkeypatch.setattr(tracking.time, "perf_counter", lambda: now)
     now = 100.0
@@ -182,5 +170,4 @@ def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkey
     row = {"train/loss": 2, "train/lr": 4e-3, "val/loss": 1.5} | pace.row(20)
     line = "step 20/50 | train 2.0000 | val 1.5000 | lr 4.0e-03 | 0.3k tok/s | 50% MFU | 0:21 left"
     assert pace.line(20, row) == line and pace.seconds() == 7.0  # 30 steps are left, at 10 in 7 s
-    times = {0.4: "0:00", 61: "1:01", 3600: "1:00:00", 7325: "2:02:05"}
-    assert {seconds: format_seconds(seconds) for seconds in times} == times
+    assert [format_seconds(s) for s in (0.4, 61, 7325)] == ["0:00", "1:01", "2:02:05"]

@@ -15,10 +15,8 @@ from conftest import ROOT
 
 import data
 import eval_length
-from data.prepare import main as prepare
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, load_checkpoint
-from run.device import World
 from run.optimizer import Optimizer, schedule
 from run.tracking import read_metrics
 from train import TrainConfig, main
@@ -63,15 +61,6 @@ def test_every_scheme_trains(run_tiny, scheme):
     assert losses[0] == pytest.approx(math.log(25), abs=0.1)  # uniform over 25 characters
     assert losses[-1] < 2.2
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_batches_depend_on_neither_the_scheme_nor_the_evaluations(run_tiny, monkeypatch):
-    seen, original = [], data.Batches.__call__
-    monkeypatch.setattr(data.Batches, "__call__", lambda *given: seen.append(original(*given)) or seen[-1])
-    for n, scheme in enumerate(scheme_names()):
-        run_tiny(scheme, f"--pos_scheme={scheme}", f"--eval_interval={2 + n % 2}")
-    x = torch.stack([x for x, _ in seen]).view(len(scheme_names()), 6, 4, 16)
-    assert torch.equal(x, x[:1].expand_as(x))
 
 
 @pytest.mark.parametrize("more", ["--optimizer=adamw", "--optimizer=muon", "--dropout=0.3", "--pos_pattern=0"])
@@ -148,29 +137,13 @@ def test_runs_from_other_weights_are_other_experiments(run_tiny, trained):
     assert [run.history[0][1]["init_from"] for run in runs] == [load(run, "best").hash for run in sources]
 
 
-def test_a_run_resumes_after_half_a_line_of_metrics_but_not_with_another_alphabet(run_tiny, refused, tmp_path):
-    """The other alphabet has the same number of characters."""
+def test_a_run_remembers_every_resume_that_changed_a_setting(run_tiny):
     folder = run_tiny("r")
-    (tmp_path / "other.txt").write_text("".join(map(chr, range(1000, 1000 + load(folder).config.vocab_size))) * 100)
-    prepare([f"{tmp_path}/other.txt", f"--name={tmp_path}/other"])
-    resume = ["--resume", f"--out_dir={folder}", "--max_iters=9"]
-    assert "cannot be resumed after a change of dataset" in refused(main, *resume, f"--dataset={tmp_path}/other")
-    with open(folder / "metrics.jsonl", "a") as f:
-        f.write('{"step": 6, "tra')
-    main(resume)
-    assert metrics(folder, "step") == [0, 3, 6, 9]
-    main([*resume[:2], "--max_iters=10"])
+    for steps in (9, 10):
+        main(["--resume", f"--out_dir={folder}", f"--max_iters={steps}"])
+    assert metrics(folder, "step") == [0, 3, 6, 9, 10]
     assert load(folder).settings["max_iters"] == 10
     assert load(folder).history == [[6, {"max_iters": 9}], [9, {"max_iters": 10}]]
-
-
-def test_a_call_reads_its_checkpoint_once(trained, tmp_path, monkeypatch):
-    run, read, original = shutil.copytree(trained("rope"), tmp_path / "r"), [], torch.load
-    monkeypatch.setattr(torch, "load", lambda path, **more: read.append(path.name) or original(path, **more))
-    main(["--resume", f"--out_dir={run}", *ONCE, "--max_iters=5"])
-    main([f"--init_from={run}", f"--out_dir={tmp_path}/new", *ONCE])
-    main(["--eval_only", f"--out_dir={run}"])
-    assert read == ["latest.pt", "best.pt", "best.pt"]
 
 
 def test_eval_only_prints_the_mean_over_the_whole_validation_text(trained, capsys, dataset):
@@ -232,12 +205,9 @@ def test_an_optimizer_state_that_does_not_fit_is_one_line(run_tiny, tmp_path, re
     name = "transformer.h.0.ln_1.weight"
     for change in (
         lambda o: o["adamw"][name].update(exp_avg=torch.zeros(3)),
-        lambda o: o["adamw"][name].update(exp_avg=torch.zeros(1).expand(o["adamw"][name]["exp_avg"].shape)),
         lambda o: o["adamw"][name].update(exp_avg=o["adamw"][name]["exp_avg"].to_sparse()),
         lambda o: o["adamw"][name].pop("step"),
-        lambda o: o["adamw"].pop(name),
         lambda o: o.pop("muon"),
-        lambda o: o.update(adamw=[1]),
     ):
         content = copy.deepcopy(whole)
         change(content["optimizer"])
@@ -257,11 +227,6 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
     assert optimizer.set_rates(55) == pytest.approx(0.55)
     assert [group["lr"] for group in optimizer.groups()] == pytest.approx([1.1, 1.1, 0.055])
-
-
-def test_a_gpu_without_triton_trains_uncompiled(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as on Windows
-    assert not World(torch.device("cuda"), torch.float32, rank=0, size=1).compiles
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -301,26 +266,19 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
 
 
-def test_a_small_learning_rate_does_not_damage_trained_weights(trained, tmp_path, capsys):
-    flags = ["--max_iters=10", "--warmup_iters=2", "--learning_rate=3e-5", "--device=cpu", f"--out_dir={tmp_path}/r"]
-    main([f"--init_from={trained('learnable', max_iters=100)}", *flags])
-    assert "\npeak learning rate: adamw 3e-05\n" in capsys.readouterr().out
-    before, after = metrics(tmp_path / "r", "val/loss")
-    assert after <= before
-
-
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
     main([f"--init_from={trained('rope')}", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", *ONCE])
     assert_same_weights(tmp_path / "drope", trained("rope"))
     main([f"--init_from={trained('learnable')}", "--pos_scheme=t5", f"--out_dir={tmp_path}/t5", *ONCE])
     out = capsys.readouterr().out
     assert "pos.table starts untrained" in out and "pos.wpe.weight is not loaded" in out
+    assert "\npeak learning rate: adamw 0\n" in out  # and no Muon, for trained weights
     main([f"--init_from={trained('t5', pos_options='size=8')}", f"--out_dir={tmp_path}/same", *ONCE])
     main([f"--init_from={trained('t5', pos_options='size=8')}", "--pos_scheme=none", f"--out_dir={tmp_path}/no", *ONCE])
     assert [load(tmp_path / name).config.pos_options for name in ("same", "no")] == ["size=8", ""]
 
 
-def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path, refused):
+def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path):
     """The same steps give the same weights, other ones than consecutive positions; the evaluation samples them, too."""
     flags = [*tiny, "--pos_scheme=rope", "--max_position=300"]
     main([*flags, f"--out_dir={tmp_path}/whole"])
@@ -331,14 +289,8 @@ def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path, refused):
     assert [all(torch.equal(whole[name], other[name]) for name in whole) for other in (parts, plain)] == [True, False]
     for more in ([], ["--max_position=256"]):
         eval_length.main([f"{tmp_path}/whole", "--blocks=4", "--device=cpu", f"--results_dir={tmp_path}", *more])
-    first, second = (
-        json.loads((tmp_path / f"length-{name}.json").read_text())["runs"]["whole"]["rows"]
-        for name in ("whole", "positions256-whole")
-    )
-    assert first["64"]["loss"] != second["64"]["loss"]
-    for scheme in ("learnable", "transformer_xl"):
-        message = f"max_position=300: {scheme} cannot take positions with gaps up to there"
-        assert message in refused(main, *tiny, f"--pos_scheme={scheme}", "--max_position=300")
+    found = [json.loads((tmp_path / f"length-{name}.json").read_text()) for name in ("whole", "positions256-whole")]
+    assert len({result["runs"]["whole"]["rows"]["64"]["loss"] for result in found}) == 2
 
 
 def test_lines_that_the_model_writes_change_no_weight(tiny, tmp_path, capsys):

@@ -58,8 +58,5 @@ def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_doc
     foreign(split, ends, documents, 40)(window[0], 0)
     assert window[0, :110].tolist() == list(range(470, 580))
     window = window_before(260, 150)  # crosses documents: 110 … 219 belong to the first
-    refusal = pytest.raises(ValueError, match="no block has 110 tokens of other documents before it: choose shorter")
-    with refusal:  # 330 brings 180 … 289
-        foreign(split, np.array([260, 330]), np.array([2, 2]), 40)(window[0], 0)
-    with refusal:
-        foreign(split, ends[[0, 2]], documents[[0, 2]], 40)(window[0], 0)
+    with pytest.raises(ValueError, match="no block has 110 tokens of other documents before it: choose shorter"):
+        foreign(split, np.array([260, 330]), np.array([2, 2]), 40)(window[0], 0)  # 330 brings 180 … 289
