@@ -105,7 +105,8 @@ def stem_of(cfg):
 
 def results_base(cfg, runs):
     """The path of a comparison's files without an ending, and what tells it from others: its runs and settings."""
-    settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in ("runs", "device", "keep", *CALL_FIELDS)}
+    left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
+    settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in left_out}
     of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
     names = "-".join(runs)
     if len(names) > 80 or "/" in names:

@@ -200,7 +200,8 @@ def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, tmp_path):
     found = []
     for folder in (killed, whole):
         E.main([str(folder / "none"), *flags(folder)])
-        found.append(({p.relative_to(folder) for p in folder.rglob("*")}, read(folder, "length-none")["runs"]))
+        names = {re.sub("-[0-9a-f]{6}[.]", ".", str(p.relative_to(folder))) for p in folder.rglob("*")}
+        found.append((names, read(folder, "length-none")["runs"]))
     assert found[0] == found[1]
 
 
