@@ -90,7 +90,7 @@ class GPTConfig:
         """ValueError if the scheme cannot take positions below a limit with gaps between them."""
         who = "a model with sinks" if self.sinks else self.pos_scheme
         if self.sinks or not find_scheme(self.pos_scheme).gaps or (self.max_positions or below) < below:
-            raise ValueError(f"max_position={below}: {who} cannot take positions with gaps up to there")
+            raise ValueError(f"{who} cannot take positions with gaps below {below}")
 
     def layers(self, pattern):
         """One bool per layer: does the pattern have a 1 there?"""
@@ -381,18 +381,18 @@ class Positions:
         return type(self.scheme).bias is not PositionScheme.bias
 
     def rotate(self, q, k, x, layer, past):
-        got = self.scheme.rotate(q, k, x, self.prepared, layer, past)
-        new_q, new_k = got if isinstance(got, tuple) and len(got) == 2 else (got, None)
-        expected = *q.shape[:3], getattr(new_q, "shape", q.shape)[-1]  # both may be wider, by the same channels
-        new_q, new_k = self.checked("rotate", new_q, expected), self.checked("rotate", new_k, expected)
+        new_q, new_k = self.scheme.rotate(q, k, x, self.prepared, layer, past)
         if self.far is not None:  # twice as wide; `attend` parts them again
             new_q = torch.cat((new_q, self.far.rotate(q, k, x, layer, {})[0]), dim=-1)
         return new_q, new_k
 
     def bias(self, q, k, layer):
         got = self.scheme.bias(q, k, self.q, self.k, self.prepared, layer)
-        expected = *q.shape[:3], k.size(2)
-        return self.checked("bias", got, expected, (1, *expected[1:]))
+        B, *others = *q.shape[:3], k.size(2)
+        if tuple(got.shape) not in ((B, *others), (1, *others)):  # another shape might be broadcast in silence
+            name, shape = type(self.scheme).__name__, tuple(got.shape)
+            raise ValueError(f"{name}.bias returned {shape}, expected {(B, *others)} or {(1, *others)}")
+        return got
 
     def mask(self, q, k, layer, visible):
         """What attention adds to the scores, or a bool mask if the scheme has no bias: (1 or B, 1 or H, queries, keys);
@@ -400,14 +400,6 @@ class Positions:
         if not self.biased:
             return visible[None, None]
         return (self.bias(q, k, layer) + torch.where(visible, 0.0, -torch.inf)).to(q.dtype)
-
-    def checked(self, hook, got, *expected):
-        """What a hook returned. ValueError unless it is a tensor of an expected shape."""
-        shape = tuple(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
-        if shape not in expected:
-            known = " or ".join(map(str, expected))
-            raise ValueError(f"{type(self.scheme).__name__}.{hook} returned {shape}, expected {known}")
-        return got
 
     def visible(self, window):
         """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
@@ -622,8 +614,8 @@ class GPT(nn.Module):
         (B, T, C) and what each layer needs, [(block, positions, window)]. ValueError past the scheme's max_positions or
         if it cannot take gaps."""
         c, end = self.config, start + idx.size(1)
-        if given is not None and (c.sinks or not self.pos.gaps):
-            raise ValueError(f"{'a model with sinks' if c.sinks else c.pos_scheme} cannot take positions with gaps")
+        if given is not None:
+            c.check_gaps(end)
         if c.max_positions is not None:
             end = end if given is None else given[-1].item() + 1
             if end > c.max_positions:
