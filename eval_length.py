@@ -48,7 +48,7 @@ class EvalConfig(Overrides):
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks and for the bootstrap
     # this call
-    keep: str = ""  # a folder that gets a file for each line of the table, which can stand in place of its runs
+    keep: str = ""  # a folder that gets a file for each line of the table, which can stand for its runs, and may grow
     results_dir: str = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"  # where the charts go
@@ -237,10 +237,9 @@ def main(argv):
         raise
     results, losses = pool_seeds(protocol, measured)
     text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
-    for name, result in results.items() if cfg.keep else ():
-        members = [measured[own] for own in result.get("seeds", [name])]
-        keep_line(Path(cfg.keep, "-".join(filter(None, (name, changes(cfg))))), protocol, cfg, dataset, members)
     picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs), of)
+    for name, result in results.items() if cfg.keep else ():
+        keep_line(cfg, changes(cfg), protocol, dataset, [measured[own] for own in result.get("seeds", [name])])
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), *wandb)
     return 0

@@ -36,6 +36,8 @@ class KeptRun:
     config: GPTConfig
     settings: dict
     step: int
+    best_val_loss: float
+    hash: str  # of the checkpoint
     dataset_hash: str
     measured: dict  # what `measured_as` returned
     found: dict  # the targets and the arrays of this seed, by name
@@ -115,26 +117,42 @@ def load_line(path):
     for i, run in enumerate(about["runs"]):
         found = {name: a[i].astype(float) for name, a in arrays.items()} | {"ends": ends, "documents": documents}
         settings, name = about["settings"] | {"seed": run["seed"]}, f"{path}-{run['seed']}" if i else str(path)
-        own = Path(name), str(path), config, settings, run["step"], about["dataset_hash"], about["measured"]
-        runs[name] = KeptRun(*own, found)
+        known = run["step"], run["tuning_loss"], run["checkpoint"], about["dataset_hash"], about["measured"]
+        runs[name] = KeptRun(Path(name), path, config, settings, *known, found)
     return runs
 
 
-def keep_line(path, protocol, cfg, dataset, members):
-    """Writes a line of the table, members: [Measured], one for each seed, to path.npz."""
+def keep_line(cfg, changed, protocol, dataset, members):
+    """Writes a line of the table, members: [Measured], one for each seed, to the folder cfg.keep. The file is named by
+    the run's folder, without its seed, and by what the evaluation `changed`. A file that exists grows: new seeds come
+    last, and one that is there already is replaced. ValueError if it is another experiment or measurement."""
     run, found = members[0].run, members[0].found
     config, targets = run.under(cfg, protocol.longest), ("ends", "documents")
+    settings = {k: v for k, v in run.settings.items() if k not in (*CALL_FIELDS, "seed")}
+    names = [name for name in sorted(found) if name not in targets and np.shape(found[name])[:1] == found["ends"].shape]
+    seeds = {m.run.settings["seed"]: (m.run, m.found) for m in members}
+    folders = sorted(run.folder.resolve().name.removesuffix(f"-{seed}") for seed, (run, _) in seeds.items())
+    path = str(Path(cfg.keep, "-".join(filter(None, (min(folders, key=len), changed)))))
+    if is_line(path):
+        before = {own.settings["seed"]: (own, own.found) for own in load_line(path).values()}
+        old, _ = next(iter(before.values()))
+        if not (
+            old.config == config and settings | old.settings | {"seed": 0} == settings | {"seed": 0}
+            and old.dataset_hash == dataset.hash and old.measured == measured_as(protocol)
+            and all(np.array_equal(old.found[key], found[key]) for key in targets) and old.found.keys() >= set(names)
+        ):  # fmt: skip
+            other = "another experiment, text or protocol, or was measured at other places"
+            raise ValueError(f"{path}.npz cannot grow, because it is {other}: --keep in another folder")
+        seeds = before | seeds
     about = {
         "dataset_hash": dataset.hash, "measured": measured_as(protocol), "machine": machine(),
-        "model": dataclasses.asdict(config),
-        "settings": {k: v for k, v in run.settings.items() if k not in (*CALL_FIELDS, "seed")},
-        "runs": [{"seed": m.run.settings["seed"], "step": m.run.step, "tuning_loss": m.run.best_val_loss,
-                  "checkpoint": m.run.hash} for m in members],
+        "model": dataclasses.asdict(config), "settings": settings,
+        "runs": [{"seed": seed, "step": run.step, "tuning_loss": run.best_val_loss, "checkpoint": run.hash}
+                 for seed, (run, _) in seeds.items()],
     }  # fmt: skip
-    arrays = {name: np.stack([m.found[name] for m in members]).astype(np.float32) for name in sorted(found)
-              if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
+    arrays = {name: np.stack([own[name] for _, own in seeds.values()]).astype(np.float32) for name in names}
     np.savez(file := io.BytesIO(), about=json.dumps(about), **{key: found[key] for key in targets}, **arrays)
-    files.write(path.with_name(f"{path.name}.npz"), file.getvalue())
+    files.write(Path(f"{path}.npz"), file.getvalue())
 
 
 def machine():

@@ -139,6 +139,33 @@ def test_a_kept_line_stands_for_its_runs(runs, tmp_path, capsys, monkeypatch):
     assert len(read(tmp_path)["runs"]) == 2
 
 
+def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path):
+    paths = [shutil.copytree(runs / "rope", tmp_path / "mine")]
+    paths += [shutil.copytree(trained("rope", seed=n), tmp_path / f"mine-{n}") for n in (3, 4)]
+
+    def keep(*chosen, more=()):
+        E.main([*map(str, chosen), *flags(tmp_path, f"--keep={tmp_path}/kept", *more)])
+        [path] = (tmp_path / "kept").iterdir()
+        with np.load(path) as line:
+            return path.name, [run["seed"] for run in json.loads(str(line["about"]))["runs"]], line["64"].tolist()
+
+    assert keep(paths[1])[:2] == ("mine.npz", [3])
+    assert keep(paths[0], paths[1])[:2] == ("mine.npz", [3, 1337])
+    name, seeds, losses = keep(*paths[::-1])
+    assert (name, seeds) == ("mine.npz", [3, 1337, 4])
+    shutil.rmtree(tmp_path / "kept")
+    assert [keep(path) for path in (paths[1], paths[0], paths[2])][-1] == (name, seeds, losses)
+    for more in (["--lengths=8,16,32"], ["--blocks=10"], ["--seed=2"], ["--protocol=sliding"]):
+        with pytest.raises(
+            ValueError, match="mine.npz cannot grow, because it is another experiment, text or protocol"
+        ):
+            keep(paths[0], more=more)
+    other = shutil.copytree(trained("rope", max_iters=3), tmp_path / "other" / "mine-1337")
+    with pytest.raises(ValueError, match="mine.npz cannot grow"):
+        keep(other)
+    assert keep(paths[2]) == (name, seeds, losses)
+
+
 def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, tmp_path):
     alibi, folder = str(runs / "alibi"), tmp_path / "kept"
     E.main([alibi, *flags(tmp_path, f"--keep={folder}")])
