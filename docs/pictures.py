@@ -1,6 +1,7 @@
 """Draws the pictures of docs/position-encoding.md in results/schemes:  python -m docs.pictures out/*
 
-T5's bias and the mean scores are those of the folders that have the name of a scheme, such as out/t5.
+T5's bias and the mean scores are those of the folders that have the name of a scheme, such as out/t5. The pictures of
+docs/evidence.md, `seeing` and `settings`, are drawn from benchmark/.
 """
 
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 import data
+from docs.tables import SETTINGS, lines, recall_shares
 from evaluation.attention import attention_scores
 from evaluation.pictures import figure_of, mark_training_length, scheme_styles
 from model import GPT, GPTConfig, scheme_names
@@ -72,9 +74,43 @@ def draw_by_distance(named, title, ylabel, lengths):
     return figure
 
 
+def draw_seeing():
+    """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
+    figure, (axes,) = figure_of(1, "Flat against seeing, at 16 times the training length", width=7, height=5)
+    answers, kept = recall_shares(1024), lines("stdlib/baseline")
+    for (name, shares), style in zip(answers.items(), scheme_styles(answers), strict=True):
+        delta, width = kept[name].deltas()[16]
+        spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
+        axes.errorbar(delta, shares.mean(), spread, width, **style | {"linestyle": "none"})
+        axes.annotate(
+            f"  {name}", (delta, shares.mean()), xytext=(4, 6), textcoords="offset points", color=style["color"]
+        )
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.margins(x=0.15)
+    axes.set(xlabel="Δ on text (nats; 95% interval)", ylabel="right answers in recall (and the range of the seeds)")
+    axes.grid(alpha=0.25)
+    return figure
+
+
+def draw_settings(multiple=16):
+    """Δ of each scheme in each setting of the earlier study."""
+    figure, (axes,) = figure_of(1, f"Δ at {multiple} times the training length (nats)", width=7, height=5)
+    names, kept = ("alibi", "t5", "none", "rope", "sinusoidal"), [lines(f"stdlib/{folder}") for folder in SETTINGS]
+    values = np.array([[setting[name].deltas()[multiple][0] for name in names] for setting in kept])
+    axes.imshow(values, aspect="auto", cmap="cividis", norm="symlog")
+    for i, j in np.ndindex(*values.shape):
+        axes.text(
+            j, i, f"{values[i, j]:+.2f}", ha="center", va="center", color="black" if values[i, j] > 1 else "white"
+        )
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(SETTINGS)), SETTINGS.values())
+    return figure
+
+
 @torch.no_grad()
 def main(argv):
     figures, means = {"sinusoidal": draw_sinusoidal(), "rope": draw_rope()}, {}
+    figures |= {"seeing": draw_seeing(), "settings": draw_settings()}
     runs = {Path(path).name: load_checkpoint(path) for path in argv if Path(path).name in scheme_names()}
     for name, run in runs.items():
         text, model, T = data.load(run.dataset_name()).val, run.model(torch.device("cpu")), run.config.block_size

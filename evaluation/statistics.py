@@ -5,6 +5,8 @@ probability. An *interval* is for the mean of several seeds. It covers the choic
 separately, with 95% probability.
 """
 
+import itertools
+
 import numpy as np
 
 RESAMPLES = 4000  # of the bootstrap
@@ -108,3 +110,27 @@ def wilson(successes, n, z=1.96):
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def contrasts(values, documents, seed):
+    """{(a, b): how a differs from b} for each pair of lines in values, {name: (seeds, blocks)} with two seeds or more.
+    half_width is that of the 95% interval of this pair alone; `significant` holds for all pairs together, at 95% (Holm
+    1979); `detectable` is the smallest difference that the strictest of these tests detects in 80% of repetitions."""
+
+    def difference(a, b, p):
+        mean, width, errors = estimate([values[a][..., None], -values[b][..., None]], documents, seed, p)
+        return mean[0], width[0], errors["detectable"][0]
+
+    found = {}
+    for a, b in itertools.combinations(values, 2):
+        mean, width, _ = difference(a, b, 0.05)
+        if not np.isnan(width):
+            found[a, b] = {"difference": mean, "half_width": width}
+    clearest_first = sorted(found, key=lambda pair: -abs(found[pair]["difference"]) / (found[pair]["half_width"] or 1))
+    still = True
+    for i, (a, b) in enumerate(clearest_first):
+        _, width, _ = difference(a, b, 0.05 / (len(found) - i))
+        still = still and abs(found[a, b]["difference"]) > width  # Holm stops at the first that is not significant
+        _, _, detectable = difference(a, b, 0.05 / len(found))
+        found[a, b] |= {"significant": bool(still), "detectable": detectable}
+    return found

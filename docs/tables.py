@@ -1,0 +1,205 @@
+"""Draws the tables of the pages from benchmark/:  python -m docs.tables
+
+With run folders, it first adds their tuning losses to benchmark/runs.csv:  python -m docs.tables out/*/*
+A table stands in its page between <!-- its name --> and <!-- end -->.
+"""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.statistics import contrasts, estimate
+from run.checkpoint import load_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARK, RUNS = ROOT / "benchmark", ROOT / "benchmark" / "runs.csv"
+PAGES = ("README.md", "docs/which-scheme.md", "docs/evidence.md")
+SEED = 1337  # of the bootstrap, as eval_length.py has it
+SETTINGS = {  # of the earlier study: folder -> in words
+    "baseline": "baseline", "adamw": "AdamW", "steps": "four times the steps", "t64": "trained at 64 tokens",
+    "t256": "trained at 256 tokens", "w64": "64 channels", "w256": "256 channels", "prose": "prose (King James Bible)",
+    "bpe": "BPE tokens",
+}  # fmt: skip
+
+
+class Line:
+    """The runs of one scheme in one setting, which differ in their seed only: `losses`, {length in multiples of the
+    training length: (seeds, blocks)}."""
+
+    def __init__(self, path):
+        with np.load(path) as arrays:
+            self.documents, self.about = arrays["documents"], json.loads(str(arrays["about"]))
+            trained = self.about["settings"]["block_size"]
+            lengths = sorted(int(name) for name in arrays if name.isdecimal())
+            self.losses = {n / trained: arrays[str(n)].astype(float) for n in lengths}
+        self.seeds = [run["seed"] for run in self.about["runs"]]
+
+    def deltas(self):
+        """{multiple: (Δ, half-width)}: of a band for a single seed, of an interval for several."""
+        change = np.stack([losses - self.losses[1] for losses in self.losses.values()], axis=-1)
+        means, widths, _ = estimate([change], self.documents, SEED)
+        return {n: (means[i], widths[i]) for i, n in enumerate(self.losses)}
+
+    def minus(self, other, multiple=1):
+        """(difference of the losses, half-width; none between one seed and several)."""
+        pair = self.losses[multiple][..., None], -other.losses[multiple][..., None]
+        mean, width, _ = estimate(pair, self.documents, SEED)
+        return mean[0], width[0] if (len(self.seeds) > 1) == (len(other.seeds) > 1) else np.nan
+
+
+def lines(piece):
+    """{name: Line} of a folder of benchmark/, the lowest loss at the longest length first, undefined ones last."""
+    found = {path.stem: Line(path) for path in (BENCHMARK / piece).glob("*.npz")}
+    last = max(max(line.losses) for line in found.values())
+    return dict(sorted(found.items(), key=lambda item: item[1].losses.get(last, np.full(1, np.inf)).mean()))
+
+
+def markdown(head, rows):
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def signed(mean, width=np.nan):
+    return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
+
+
+def deltas(piece, multiples=(2, 4, 8, 16), reference="rope"):
+    """Each line's loss at the training length, its difference to a reference, and Δ."""
+    kept, rows = lines(piece), []
+    for name, line in kept.items():
+        found, beside = line.deltas(), []
+        if reference in kept:
+            beside = [signed(*line.minus(kept[reference])) if name != reference else ""]
+        cells = [signed(*found[n]) if n in found else "—" for n in multiples]
+        rows.append([f"`{name}`", str(len(line.seeds)), f"{line.losses[1].mean():.3f}", *beside, *cells])
+    minus = [f"minus {reference}"] if reference in kept else []
+    return markdown(["", "seeds", "loss at 1×", *minus, *(f"Δ at {n}×" for n in multiples)], rows)
+
+
+def short(piece, reference="t5", multiples=(0.25, 0.5, 1)):
+    """Each line's loss minus that of a reference, up to the training length."""
+    kept = lines(piece)
+    rows = [
+        [f"`{name}`", *(signed(*line.minus(kept[reference], n)) for n in multiples)]
+        for name, line in kept.items()
+        if name != reference
+    ]
+    return markdown(["", *(f"minus {reference} at {n:g}×" for n in multiples)], rows)
+
+
+def pairs(piece, multiple):
+    """Differences of all lines with several seeds, row minus column, where significant for all pairs together."""
+    several = {n: line for n, line in lines(piece).items() if len(line.seeds) > 1 and multiple in line.losses}
+    documents = next(iter(several.values())).documents
+    found = contrasts({name: line.losses[multiple] for name, line in several.items()}, documents, SEED)
+    names, rows = list(several), []
+    for i, row in enumerate(names[1:], start=1):
+        tested = [found[column, row] for column in names[:i]]
+        cells = [f"{-pair['difference']:+.3f}" if pair["significant"] else "·" for pair in tested]
+        rows.append([f"`{row}`", *cells, *[""] * (len(names) - 1 - i)])
+    power = [pair["detectable"] for pair in found.values()]
+    n = sum(pair["significant"] for pair in found.values())
+    words = f"{n} of {len(found)} differences are significant. Differences that 80% of repetitions would find: "
+    return markdown(["", *names[:-1]], rows) + f"\n\n{words}{min(power):.2f} to {max(power):.2f}."
+
+
+def settings():
+    """Δ in every setting of the earlier study, with the number of seeds."""
+    shown, rows = {"none": 2, "sinusoidal": 2, "rope": 2, "alibi": 16, "t5": 16}, []
+    for folder, words in SETTINGS.items():
+        kept = lines(f"stdlib/{folder}")
+        cells = [f"{signed(*kept[name].deltas()[n])} ({len(kept[name].seeds)})" for name, n in shown.items()]
+        rows.append([words, *cells])
+    return markdown(["", *(f"`{name}` at {n}×" for name, n in shown.items())], rows)
+
+
+def recall_shares(distance):
+    """{scheme: the share of right answers of each seed (seeds,)}, from a distance to twice that."""
+    paths = sorted((BENCHMARK / "stdlib" / "recall").glob("*.npz"))
+    return {path.stem: np.load(path)[str(distance)].mean(axis=1) for path in paths}
+
+
+def recall():
+    """The share of right answers by distance: the mean over seeds, and the worst and best seed."""
+    rows = []
+    for n in (64, 128, 256, 512, 1024):
+        shares = recall_shares(n)
+        cells = [f"{share.mean():.0%} ({share.min():.0%} to {share.max():.0%})" for share in shares.values()]
+        rows.append([f"{n:,}–{2 * n - 1:,}", *cells])
+    return markdown(["distance", *(f"`{name}`" for name in shares)], rows)
+
+
+def read_runs():
+    """{(piece, name, seed): row} of benchmark/runs.csv."""
+    with open(RUNS, newline="") as file:
+        return {(row["piece"], row["name"], row["seed"]): row for row in csv.DictReader(file)}
+
+
+def add_runs(folders):
+    """Adds finished runs to runs.csv, or replaces what it said about them."""
+    rows = read_runs()
+    for folder in map(Path, folders):
+        run, (name, _, seed), piece = load_checkpoint(folder), folder.name.rpartition("-"), "/".join(folder.parts[1:-1])
+        if load_checkpoint(folder, "latest").step == run.settings["max_iters"]:
+            settings = {key: run.settings[key] for key in ("learning_rate", "muon_lr", "max_iters")}
+            known = {"piece": piece, "name": name, "seed": seed} | settings
+            rows[piece, name, seed] = known | {"tuning_loss": f"{run.best_val_loss:.4f}"}
+    with open(RUNS, "w", newline="") as file:
+        writer = csv.DictWriter(file, next(iter(rows.values())), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[key] for key in sorted(rows))
+
+
+def rates():
+    """The tuning loss at half, once and twice the default rates."""
+    losses, pieces = {}, ("rates/x0.5", "baseline", "rates/x2")
+    for (piece, name, seed), row in read_runs().items():
+        if piece in pieces and seed == "1337":
+            losses.setdefault(name, {})[piece] = float(row["tuning_loss"])
+    complete = {name: [found[piece] for piece in pieces] for name, found in losses.items() if len(found) == 3}
+    rows = [
+        [f"`{name}`", *(f"{loss:.3f}" for loss in found), f"{min(found) - found[1]:+.3f}"]
+        for name, found in sorted(complete.items(), key=lambda item: min(item[1]))
+    ]
+    return markdown(["", "half", "once", "twice", "best minus once"], rows)
+
+
+TABLES = {
+    "readme": lambda: deltas("stdlib/baseline", (2, 16)),
+    "baseline": lambda: deltas("."),
+    "rates": rates,
+    "earlier": lambda: deltas("stdlib/baseline"),
+    "short": lambda: short("stdlib/baseline"),
+    "pairs at 1×": lambda: pairs("stdlib/sliding", 1),
+    "pairs at 16×": lambda: pairs("stdlib/baseline", 16),
+    "settings": settings,
+    "recall": recall,
+    "window": lambda: deltas("stdlib/window"),
+    "stretch": lambda: deltas("stdlib/stretch"),
+    "base": lambda: deltas("stdlib/base"),
+    "drope": lambda: deltas("stdlib/drope"),
+}
+
+
+def drawn(page):
+    """The page's text with its tables drawn again."""
+    text = (ROOT / page).read_text()
+    for name in re.findall(r"<!-- (?!end)(.+) -->", text):
+        before, mark, rest = text.partition(f"<!-- {name} -->\n")
+        text = before + mark + TABLES[name]() + "\n" + rest[rest.index("<!-- end -->") :]
+    return text
+
+
+def main(argv):
+    if argv:
+        add_runs(argv)
+    for page in PAGES:
+        (ROOT / page).write_text(drawn(page))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
