@@ -11,8 +11,9 @@ from test_model import build
 from data.tokenizers import END_OF_TEXT, CharTokenizer, is_trained, make_tokenizer, named_tokenizer
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import Checkpoint
-from run.foreign import ARCHITECTURES, import_transformers, to_hugging_face
+from run.foreign import import_transformers
 from tools import export
+from tools.export import ARCHITECTURES, to_hugging_face
 
 transformers = import_transformers()
 TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
