@@ -182,7 +182,7 @@ def measure_all(cfg, protocol, runs, dataset, targets):
         if isinstance(run, KeptRun):
             found, computed = run.losses(protocol, targets[trained]), False
         else:
-            with files.Lock(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
                 found, computed = measure(cfg, protocol, run, dataset, targets[trained])
         about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
         result = result_of(protocol, about | {"seed": run.settings.get("seed")}, found)
@@ -224,7 +224,6 @@ def main(argv):
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
     for run in runs.values():
         check(cfg, protocol, run, targets)
-    tracking.wandb_options(*wandb)
     base.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
     if unlike := unlike_settings(runs):

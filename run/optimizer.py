@@ -4,8 +4,6 @@ import math
 
 import torch
 
-from run.checkpoint import is_dense
-
 MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # the state of a parameter
 
 
@@ -37,10 +35,7 @@ class Optimizer:
 
     def __str__(self):
         rates = {name: part.param_groups[0]["initial_lr"] for name, part in self.parts.items()}
-        words = "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-        if self.cfg.warmup_iters < self.cfg.max_iters:
-            return words
-        return f"{words}\nnote: warmup_iters={self.cfg.warmup_iters} does not end before step {self.cfg.max_iters}"
+        return "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""
@@ -74,7 +69,7 @@ class Optimizer:
                 own = saved[name][self.names[p]]
                 expected = {key: (() if key == "step" else p.shape, torch.float32) for key in MOMENTS[name]}
                 if own:  # it is empty if the parameter never had a gradient
-                    if {key: (t.shape, t.dtype) for key, t in own.items() if is_dense(t)} != expected:
+                    if {key: (t.shape, t.dtype) for key, t in own.items()} != expected:
                         raise ValueError(f"the state of {self.names[p]} does not fit")
                     state[i] = own
             part.load_state_dict(part.state_dict() | {"state": state})

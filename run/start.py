@@ -17,22 +17,18 @@ class Origin:
 
     def __init__(self, values):
         """Loads them for the `values` of a command line. ValueError if they are missing or in each other's way."""
-        self.values, self.folder, self.run, self.source = values, Path(values["out_dir"]), None, None
-        held = [name for name in ("latest.pt", "best.pt", "ckpt.pt", "config.json") if (self.folder / name).exists()]
-        has_run = "latest.pt" in held or "best.pt" in held
+        self.values, self.run, self.source, folder = values, None, None, Path(values["out_dir"])
+        has_run = (folder / "latest.pt").exists() or (folder / "best.pt").exists()
         if values.get("eval_only"):
-            self.run = load_checkpoint(self.folder)
+            self.run = load_checkpoint(folder)
         elif has_run and (values.get("resume") or not values.get("overwrite")):
-            self.run = load_checkpoint(self.folder, "latest")
+            self.run = load_checkpoint(folder, "latest")
         elif values.get("resume"):
-            raise ValueError(f"there is no run to resume in {self.folder}")
-        elif held and not has_run:
-            ways = f"choose another --out_dir (to start from these weights: --init_from={self.folder})"
-            raise ValueError(f"{self.folder} holds {held[0]}, which the checkpoints of a run would hide: {ways}")
+            raise ValueError(f"there is no run to resume in {folder}")
         if values.get("init_from"):
             self.source = load_checkpoint(values["init_from"])
-            if self.source.folder.resolve() == self.folder.resolve():
-                raise ValueError(f"{self.source.path} lies in --out_dir={self.folder}: choose another --out_dir")
+            if self.source.folder.resolve() == folder.resolve():
+                raise ValueError(f"{self.source.path} lies in --out_dir={folder}: choose another --out_dir")
 
     def settings(self, cls):
         """The settings (fields of cls) that the call takes from there unless its own values set them. --resume and
@@ -70,7 +66,7 @@ class Origin:
             if run.step < cfg.max_iters:
                 try:
                     optimizer.load_state_dict(run.optimizer)
-                except Exception:  # whatever a damaged or hostile file provokes
+                except Exception:  # whatever a damaged file provokes
                     raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
             history = run.history + ([[run.step, changed]] if changed else [])
             now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""

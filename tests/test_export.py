@@ -94,10 +94,8 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, end, tmp_path, gpt2_bpe
 OTHERS = [(dict(pos_scheme=s), f"cannot export pos_scheme={s}") for s in scheme_names() if s not in ARCHITECTURES]
 UNEXPORTED = [
     *OTHERS,
-    (dict(pos_scheme="alibi", bias=True), "bias=True, gelu_tanh=False to MPT, which has no biases and the exact GELU"),
     (dict(window=8), "cannot export a window, a pos_pattern or qk_norm"),
     (dict(pos_scheme="rope", pos_pattern="10"), "cannot export a window"),
-    (dict(pos_scheme="rope", rope_fraction=0.5, rope_scaling="yarn"), "cannot export rope_fraction with yarn"),
     (dict(qk_norm=True), "cannot export a window"),
 ]
 

@@ -209,4 +209,3 @@ def test_eval_only_works_and_resume_does_not(foreign, dataset, capsys, refused):
     assert "nats per token" in capsys.readouterr().out
     assert "does not say which text it was trained on" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
     assert "no run to resume" in refused(train.main, "--resume", f"--out_dir={foreign}", f"--dataset={dataset}")
-    assert "which the checkpoints of a run would hide" in refused(train.main, f"--out_dir={foreign}")

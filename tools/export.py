@@ -22,12 +22,8 @@ TOLERANCE = 1e-3  # of the logits' spread: at far positions, transformers' float
 @dataclass(frozen=True)
 class ExportConfig:
     # what is exported
-    runs: tuple = ()  # given without a flag: one run folder, or anything else that sample.py accepts
+    run: str = ""  # given without a flag: a run folder, or anything else that sample.py accepts
     hf_dir: str = ""  # the folder to write; default: hf in the run's folder
-
-    def __post_init__(self):
-        if len(self.runs) != 1:
-            raise ValueError("which run? Name one: python -m tools.export out/rope")
 
 
 NAMES = (  # a part of our weights' names, and the same part in GPT-2, GPT-NeoX and MPT
@@ -61,8 +57,6 @@ def gpt_neox_config(transformers, c, shared):
     elif c.rope_scaling != "none":
         rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
     if c.rope_fraction < 1:
-        if c.rope_scaling == "yarn":
-            raise ValueError("cannot export rope_fraction with yarn: Hugging Face has no such architecture")
         rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
     if c.rope_scaling == "yarn":
         rope["original_max_position_embeddings"] = length
@@ -75,9 +69,6 @@ def gpt_neox_config(transformers, c, shared):
 
 
 def mpt_config(transformers, c, shared):
-    if c.bias or c.gelu_tanh:
-        given = f"bias={c.bias}, gelu_tanh={c.gelu_tanh}"
-        raise ValueError(f"cannot export {given} to MPT, which has no biases and the exact GELU")
     longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
     return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
 
@@ -167,8 +158,8 @@ def largest_difference(model, exported, n):
 
 
 def main(argv):
-    cfg = config.load(ExportConfig, argv, bare_field="runs")
-    checkpoint = load_checkpoint(cfg.runs[0])
+    cfg = config.load(ExportConfig, argv, bare_field="run")
+    checkpoint = load_checkpoint(cfg.run)
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
@@ -178,7 +169,7 @@ def main(argv):
     exported = to_hugging_face(model, eot)
     transformers = import_transformers()
 
-    with files.Lock(target.parent, f".{target.name}.lock"), files.making(target) as folder:
+    with files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
             fast = TOKENIZERS[spec["kind"]](tokenizer)
