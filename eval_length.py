@@ -215,10 +215,10 @@ def main(argv):
     base, of = results_base(cfg, runs)
     group = first.settings.get("wandb_group") or Path(dataset.name).name
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    wandb = (
-        cfg.wandb_mode, cfg.wandb_project, group, f"{stem_of(cfg)}-{tracking.stamp()}", "eval_length",
-        dataclasses.asdict(cfg), {protocol.stem: x},
-    )  # fmt: skip
+    wandb = {
+        "project": cfg.wandb_project, "group": group, "job_type": "eval_length",
+        "id": f"{stem_of(cfg)}-{tracking.stamp()}", "config": dataclasses.asdict(cfg),
+    }  # fmt: skip
 
     # mistakes are reported before anything is measured
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
@@ -241,7 +241,7 @@ def main(argv):
         keep_line(Path(cfg.keep, "-".join(filter(None, (name, changes(cfg))))), protocol, cfg, dataset, members)
     picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs), of)
     if is_new:
-        tracking.publish(charts(protocol, results, picture, x), *wandb)
+        tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0
 
 

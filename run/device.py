@@ -1,16 +1,15 @@
 """What a command computes with: its device, its precision, and the processes that train together."""
 
 import contextlib
-import math
 import os
 import re
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.utils.benchmark import Timer
 
 DType = Literal["auto", "float32", "bfloat16"]
 PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
@@ -99,12 +98,8 @@ class World:
         """FLOP/s of large matrix products in all processes together, which MFU is relative to."""
         n = 8192 if self.device.type == "cuda" else 1024
         a = torch.randn(n, n, device=self.device, dtype=self.dtype)
-        best = math.inf
-        for _ in range(10):
-            begin = time.perf_counter()
-            (a @ a)[0, 0].item()  # waits for the device
-            best = min(best, time.perf_counter() - begin)
-        return self.size * 2 * n**3 / best
+        timer = Timer("a @ a", globals={"a": a}, num_threads=torch.get_num_threads())
+        return self.size * 2 * n**3 / min(timer.timeit(2).mean for _ in range(5))
 
     def place(self, tensors):
         """Copies the tensors to this process's device."""

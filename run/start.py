@@ -100,10 +100,6 @@ def initialise(model, source, dataset):
     weights, lines = dict(source.weights), [f"initialised from {source.path}, step {source.step}"]
     if source.config.n_head != model.config.n_head:
         raise ValueError(f"{source.path} has n_head={source.config.n_head}: its heads cannot be regrouped")
-    for name in ("pos_scheme", "window", "window_pattern"):
-        old, new = getattr(source.config, name), getattr(model.config, name)
-        if old != new or name == "window" and new:
-            lines.append(f"{name}: {old} there, {new} here")
     for name, own in model.state_dict().items():
         other, is_schemes = weights.pop(name, None), name.startswith("pos.")
         if other is not None and other.shape == own.shape:

@@ -37,19 +37,19 @@ class RunLog:
         self.folder, self.process = Path(cfg.out_dir) if is_first else None, None
         if not is_first:
             return
-        id = f"{self.folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # wandb ids are never reused
-        wandb = wandb_options(
-            cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name, id, "train",
-            dataclasses.asdict(cfg), {"train": "step", "val": "step"},
-        )  # fmt: skip
         if cfg.overwrite and segment == 0:
             for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)
         metrics, rows = self.folder / "metrics.jsonl", read_metrics(self.folder) if segment else []
         kept = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
         files.write(metrics, kept)
-        if wandb:
-            self.process = start_wandb(wandb, [(str(metrics), len(kept), {})])
+        names = {
+            "project": cfg.wandb_project, "group": cfg.wandb_group or Path(cfg.dataset).name, "job_type": "train",
+            "id": f"{self.folder.name}-{stamp()}" + (f"-r{segment}" if segment else ""),  # wandb ids are never reused
+            "config": dataclasses.asdict(cfg),
+        }  # fmt: skip
+        axes, followed = {"train": "step", "val": "step"}, (str(metrics), len(kept), {})
+        self.process = start_wandb(cfg.wandb_mode, axes, names, [followed])
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
@@ -149,19 +149,16 @@ def stamp():
 # wandb, in a process of its own (run/wandb_process.py): it never prompts, and cannot block or end the work
 
 
-def wandb_options(mode, project, group, id, job_type, settings, axes):
-    """The options of start_wandb, or None if wandb is disabled. 'auto' is WANDB_MODE, or else online with a login and
-    offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
+def start_wandb(mode, axes, names, runs):
+    """Starts the process that logs to wandb, unless mode is disabled: for each (path, offset, its own names) in runs,
+    the lines appended to the file after offset. It finishes when its stdin is closed, even if that is because this
+    process died. 'auto' is WANDB_MODE, or else online with a login and offline without. axes: {prefix: x}: wandb draws
+    every `prefix/*` against x."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or "auto"
-    names = dict(project=project, group=group, id=id, name=id, job_type=job_type, config=settings)
-    return None if mode == "disabled" else {"mode": mode, "axes": axes, "names": names}
-
-
-def start_wandb(options, runs):
-    """Starts the process that logs to wandb: for each (path, offset, names) in runs, the lines appended to the file
-    after offset. It finishes when its stdin is closed, even if that is because this process died."""
-    options = json.dumps(options | {"runs": runs})
+    if mode == "disabled":
+        return None
+    options = json.dumps({"mode": mode, "axes": axes, "names": names, "runs": runs})
     command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), options]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -176,14 +173,15 @@ def finish_wandb(process, patience):
         print(f"wandb did not finish within {patience} s and was ended", file=sys.stderr)
 
 
-def publish(runs, *args):
-    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name; *args as for
-    wandb_options. A row {"image": {key: path}} is a picture."""
-    if options := wandb_options(*args):
-        with tempfile.TemporaryDirectory() as folder:
-            followed, names = [], options["names"]
-            for name, (settings, rows) in runs.items():
-                path, id = Path(folder, str(len(followed))), f"{name.replace('/', '-')}-{names['id']}"
-                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-                followed.append((str(path), 0, {"id": id, "name": id, "config": names["config"] | settings}))
-            finish_wandb(start_wandb(options, followed), PATIENCE * len(runs))
+def publish(runs, mode, axes, names):
+    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. A row {"image": {key:
+    path}} is a picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        followed = []
+        for name, (settings, rows) in runs.items():
+            path = Path(folder, str(len(followed)))
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            own = {"id": f"{name.replace('/', '-')}-{names['id']}", "config": names["config"] | settings}
+            followed.append((str(path), 0, own))
+        if process := start_wandb(mode, axes, names, followed):
+            finish_wandb(process, PATIENCE * len(runs))

@@ -14,13 +14,13 @@ def start(wandb, mode, axes, names):
         mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
     settings = wandb.Settings(silent=True, console="off", init_timeout=6)
     try:
-        run = wandb.init(mode=mode, settings=settings, **names)
+        run = wandb.init(mode=mode, settings=settings, name=names["id"], **names)
     except wandb.errors.Error as error:  # no login, or no network
         if mode == "offline":
             raise
-        say(f"wandb is not reachable ({type(error).__name__}), so it logs offline", sys.stderr)
-        id = names["id"] + "-offline"  # wandb counts the first id as used
-        run = wandb.init(mode="offline", settings=settings, **names | {"id": id, "name": id})
+        print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
+        names["id"] += "-offline"  # wandb counts the first id as used
+        run = wandb.init(mode="offline", settings=settings, name=names["id"], **names)
     for prefix, x in axes.items():
         run.define_metric(x, hidden=True)
         run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
@@ -36,11 +36,6 @@ def follow(path, offset, closed):
         yield from f
 
 
-def say(text, stream):
-    with contextlib.suppress(OSError):  # nobody may be left to read it
-        print(text, file=stream, flush=True)
-
-
 def main(stdin, mode, axes, names, runs):
     import wandb
 
@@ -54,15 +49,12 @@ def main(stdin, mode, axes, names, runs):
                 row = json.loads(line)
                 run.log({k: wandb.Image(p) for k, p in row["image"].items()} if "image" in row else row)
         mode = "offline" if run.settings._offline else mode  # the network is tried once
-        url, folder = (
-            run.url if len(runs) == 1 else run.project_url,
-            os.path.dirname(os.path.relpath(run.settings.sync_dir)),
-        )
+        charts, folder = run.url if len(runs) == 1 else run.project_url, os.path.relpath(run.settings.sync_dir + "/..")
         run.finish()
     if mode == "offline":
-        url = f"wandb leet {folder}   (Ctrl-A, then y, shows all runs in one chart)"
-        url += f"\nupload    wandb sync {folder}/*{names['id']}*"
-    say(f"charts    {url}", sys.stdout)
+        charts = f"wandb leet {folder}   (Ctrl-A, then y, shows all runs in one chart)"
+        charts += f"\nupload    wandb sync {folder}/*{names['id']}*"
+    print(f"charts    {charts}")
 
 
 if __name__ == "__main__":
@@ -73,5 +65,6 @@ if __name__ == "__main__":
     try:
         main(stdin, **json.loads(sys.argv[1]))
     except Exception as error:
-        say(f"wandb failed, and the run continues without it: {' '.join(str(error).split())[:300]}", sys.stderr)
+        reason = " ".join(str(error).split())[:300]
+        print(f"wandb failed, and the run continues without it: {reason}", file=sys.stderr)
         os._exit(1)  # wandb's own exit waits for a server that may be gone

@@ -13,7 +13,7 @@ from run import tracking
 from run.checkpoint import load_checkpoint
 from run.tracking import Pace, format_seconds, publish, read_metrics
 
-ARGUMENTS = ("p", "g", "id", "train", {"a": 1}, {"train": "step"})
+ARGUMENTS = {"train": "step"}, {"project": "p", "group": "g", "id": "id", "job_type": "train", "config": {"a": 1}}
 FAKE = """
 import json, os, time
 from types import SimpleNamespace as Settings
