@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -24,7 +25,7 @@ import data
 from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, Checkpoint, save_run
-from run.device import DType, World, autocast, connection
+from run.device import DType, World, autocast
 from run.optimizer import Optimizer
 from run.script import Stop, script
 from run.start import Origin
@@ -73,7 +74,6 @@ class TrainConfig(GPTConfig):
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"  # reduce-overhead: CUDA graphs
     wandb_mode: WandbMode = "auto"  # auto: online with a login, offline without
     wandb_project: str = "length"  # where the charts go
     wandb_group: str = ""  # default: the dataset
@@ -81,11 +81,11 @@ class TrainConfig(GPTConfig):
     def __post_init__(self):
         config.check_choices(self)
         self.model_config(self.vocab_size or 1)  # checks the model's fields
-        at_least = config.at_least
-        at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
-        at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
+        config.at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters")
+        config.at_least(1, self, "eval_interval", "log_interval")
+        config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
-            at_least(self.block_size, self, "max_position")
+            config.at_least(self.block_size, self, "max_position")
             self.check_gaps(self.max_position)
         if self.sinks:
             raise ValueError("sinks are for evaluation: python eval_length.py RUN --window=N --sinks=K")
@@ -108,7 +108,7 @@ def evaluate(model, split, starts, rows, world):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, divided among the processes."""
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
-    silent = None if world.is_first else True  # None: only where stderr is a terminal
+    silent = None if world.rank == 0 else True  # None: only where stderr is a terminal
     with autocast(world.device, world.dtype):
         for i in tqdm(range(0, len(mine), rows), desc="validation", unit="batch", leave=False, disable=silent):
             batch = mine[i : i + rows]
@@ -136,18 +136,18 @@ def train(cfg, origin):
     optimizer = Optimizer(model, cfg)
     step, best_val_loss, segment, history, notes = origin.start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
-        if world.is_first:
+        if world.rank == 0:
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
         return best_val_loss
 
     # compile the model, and average gradients over the processes
     compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
-    step_model = torch.compile(model, mode=cfg.compile_mode) if compiled else model
+    step_model = torch.compile(model) if compiled else model
     if world.size > 1:
         step_model = DistributedDataParallel(step_model)
 
     # open the log
-    log, n_params = RunLog(cfg, world.is_first, segment, step), sum(p.numel() for p in model.parameters())
+    log, n_params = RunLog(cfg, world.rank, segment, step), sum(p.numel() for p in model.parameters())
     log.say([
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
@@ -167,8 +167,6 @@ def train(cfg, origin):
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
-        if compiled:
-            torch.compiler.cudagraph_mark_step_begin()  # the outputs of earlier CUDA graphs may be overwritten
         for n, mine in enumerate(my_rows):
             x, y = world.place(batches(step, mine.start, mine.stop))
             if cfg.dropout:  # a resumed run draws the same masks
@@ -208,7 +206,7 @@ def train(cfg, origin):
             pace.restart(step)
 
         # save after each evaluation and before stopping
-        if world.is_first and (evaluating or stopping):
+        if world.rank == 0 and (evaluating or stopping):
             made = Checkpoint(
                 weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
                 settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
@@ -218,9 +216,9 @@ def train(cfg, origin):
 
     # say where everything is
     stop.restore()
-    if world.is_first:
+    if world.rank == 0:
         log.close(step, pace, best_val_loss, unsaved)
-    world.barrier()
+    world.sum(0)  # waits until the first process has saved
     if unsaved:
         raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={cfg.out_dir}")
     if step < cfg.max_iters:
@@ -236,15 +234,13 @@ def eval_only(cfg, origin):
     checkpoint.check_dataset(dataset, "dataset" in origin.values)
     for name, trained in origin.settings(TrainConfig).items():
         if getattr(cfg, name) != trained and name not in (*CALL_FIELDS, "batch_size", "dataset"):
-            how = "windows and RoPE scaling are options of eval_length.py"
-            raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name} ({how})")
+            raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name}")
     starts = dataset.val.val_starts(cfg.block_size)
     loss = evaluate(checkpoint.model(world.device), dataset.val, starts, cfg.batch_size, world)
-    info = dataset.meta["splits"]["val"]
-    bits = loss / math.log(2) * info["tokens"] / info["bytes"]
-    if world.is_first:
-        text = f"the whole validation text, {len(starts):,} windows of {cfg.block_size} tokens"
-        print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:")
+    if world.rank == 0:
+        info = dataset.meta["splits"]["val"]
+        bits = loss / math.log(2) * info["tokens"] / info["bytes"]
+        print(f"{checkpoint.path}, step {checkpoint.step}, over {len(starts):,} windows, the whole validation text:")
         print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
 
 
@@ -255,10 +251,14 @@ def main(argv):
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
     lock = files.locked(Path(values["out_dir"]), partial=("*.pt", "*.jsonl", "*.png"))
-    with connection(), lock if writes else contextlib.nullcontext():
+    with lock if writes else contextlib.nullcontext():
         origin = Origin(values)
         cfg = TrainConfig(**origin.settings(TrainConfig) | values)
-        (eval_only if cfg.eval_only else train)(cfg, origin)
+        try:
+            (eval_only if cfg.eval_only else train)(cfg, origin)
+        finally:  # by then, the threads of DDP have ended
+            if dist.is_initialized():
+                dist.destroy_process_group()
     return 0
 
 

@@ -20,20 +20,14 @@ ALIASES = {  # our name -> what users of nanoGPT type
     "resume": "init_from=resume",
     "max_iters": "lr_decay_iters steps",
     "learning_rate": "lr",
-    "decay": "decay_lr",
-    "eval_interval": "eval_iters",
-    "block_size": "context_length",
     "start": "prompt",
-    "wandb_mode": "wandb_log",
 }
 
 
 def parse(cls, argv, bare_field=None):
-    """(values, files) of a command line: the fields of cls that it sets, and the config files that it names.
-
-    Arguments that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple,
-    otherwise one. --help prints the fields with their defaults and comments, and exits. ValueError for anything that
-    does not fit."""
+    """(values, files) of a command line: the fields of cls that it sets, and the config files that it names. Arguments
+    that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple, otherwise
+    one. --help prints the fields and exits. ValueError for anything that does not fit."""
     is_list = bare_field and kinds_of(cls, bare_field) == (tuple,)
     values, flags, files = {}, {}, []
     for arg in argv:
@@ -155,8 +149,5 @@ def help_text(cls):
     for f in fields:
         choices = f"[{'|'.join(choices_of(f.type))}] " if choices_of(f.type) else ""
         row = f"  --{f'{f.name}={f.default!r}':{width}}  {choices}{comments[f.name]}"
-        parts.setdefault(titles[f.name], []).append(row)
-    lines = [inspect.getdoc(inspect.getmodule(cls)) or ""]
-    for title, rows in parts.items():
-        lines += ["", f"{title}:", *rows]
-    return "\n".join(lines)
+        parts.setdefault(titles[f.name], [f"{titles[f.name]}:"]).append(row)
+    return "\n\n".join([inspect.getdoc(inspect.getmodule(cls)) or "", *map("\n".join, parts.values())])

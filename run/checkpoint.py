@@ -17,14 +17,11 @@ from run.device import DType
 # A resumed run may change these settings. All others except the seed identify the experiment.
 CALL_FIELDS = (
     "out_dir", "resume", "overwrite", "eval_only", "eval_interval", "log_interval", "device", "dtype", "compile",
-    "compile_mode", "wandb_mode", "wandb_project", "wandb_group",
+    "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
 # The values of settings for runs that are older than the setting.
-BEFORE = {
-    "init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "compile_mode": "default",
-    "max_position": 0,
-}  # fmt: skip
+BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "max_position": 0}
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,6 @@ class Overrides:
 
     def __post_init__(self):
         check_choices(self)
-        try:
-            self.rope_factor == "auto" or float(self.rope_factor)
-        except ValueError:
-            raise ValueError(f"rope_factor={self.rope_factor!r} must be a number or auto") from None
 
 
 @dataclass(frozen=True)
@@ -84,8 +77,7 @@ class Checkpoint:
 
     def save(self, folder, is_best):
         """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
-        kill between the two, the resumed run writes the same best.pt again. Files hold only tensors and plain types.
-        ValueError if a tensor is not finite, OSError if a file cannot be written."""
+        kill between the two, the resumed run writes the same best.pt again. ValueError if a tensor is not finite."""
         content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"model_args": asdict(self.config)}
         moments = {f"{p}.{key}": t for part in self.optimizer.values() for p in part for key, t in part[p].items()}
         for name, t in (self.weights | moments).items():
@@ -101,20 +93,20 @@ class Checkpoint:
 
     def under(self, overrides, length):
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
-        c, given = self.config, {"window": overrides.window, "rope_theta": overrides.rope_theta}
-        new = {name: value for name, value in given.items() if value is not None}
-        new["sinks"] = getattr(overrides, "sinks", 0)  # of an evaluation only
+        c, new = self.config, {"sinks": getattr(overrides, "sinks", 0)}  # of an evaluation only
         if overrides.window is not None:
-            new["window_pattern"] = ""  # the window is meant for all layers
+            new |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
+        if overrides.rope_theta is not None:
+            new["rope_theta"] = overrides.rope_theta
         if overrides.rope_scaling:
             new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
-        if overrides.rope_factor != "auto":
-            new["rope_factor"] = float(overrides.rope_factor)
-        elif overrides.rope_scaling not in ("", "none", c.rope_scaling):
-            new["rope_factor"] = max(1.0, length / (c.rope_block_size or c.block_size))
-        elif c.rope_scaling != "none" and overrides.rope_scaling != "none":  # as trained, and more past block_size
-            new["rope_factor"] = c.rope_factor * max(1.0, length / c.block_size)
         try:
+            if overrides.rope_factor != "auto":
+                new["rope_factor"] = float(overrides.rope_factor)
+            elif overrides.rope_scaling not in ("", "none", c.rope_scaling):
+                new["rope_factor"] = max(1.0, length / (c.rope_block_size or c.block_size))
+            elif c.rope_scaling != "none" and overrides.rope_scaling != "none":  # as trained, and more past block_size
+                new["rope_factor"] = c.rope_factor * max(1.0, length / c.block_size)
             return replace(c, **new)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
@@ -169,28 +161,29 @@ def load_checkpoint(path, which="best"):
     if path.is_dir():
         candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
         path = next((p for p in candidates if p.is_file()), candidates[0])
-    folder = path.parent
+    known, folder = None, path.parent
     if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
         known, folder = foreign.from_hugging_face(name), Path("results/hub", name.removeprefix("hf:"))
     elif path.name == "config.json" and path.is_file():
         known, path = foreign.from_hugging_face(str(folder)), folder
-    elif path.is_file():
-        known = from_file(path)
-    else:
-        own = f"config/{path.name}.py"
-        how = f"python train.py {own if Path(own).is_file() else 'config/rope.py'}"
+    elif not path.is_file():
         allowed = "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
-        raise ValueError(
-            f"there is no checkpoint {path if name else repr(name)}: give {allowed}, or train a run with  {how}"
-        )
+        how = f"give {allowed}, or train a run with  python train.py config/rope.py"
+        raise ValueError(f"there is no checkpoint {name or repr(name)}: {how}")
     try:
+        known = known or from_file(path)
         config = GPTConfig(**checked(GPTConfig, known["config"], path))
-        if "settings" in known:
-            known["settings"] = asdict(config) | BEFORE | known["settings"]
-        known |= {"config": config, "weights": checked_weights(known["weights"], config)}
+        weights = {key: w.detach().float() for key, w in known["weights"].items()}
+        model = GPT.from_weights(config, weights)
+        if odd := [key for key, w in weights.items() if not w.isfinite().all()]:
+            raise ValueError(f"{odd[0]} is not finite")
+        if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+            raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
     except Exception as error:  # whatever a damaged file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
-    return Checkpoint(**known, path=str(path), folder=folder)
+    if "settings" in known:
+        known["settings"] = asdict(config) | BEFORE | known["settings"]
+    return Checkpoint(**known | {"config": config, "weights": weights}, path=str(path), folder=folder)
 
 
 def from_file(path):
@@ -202,15 +195,15 @@ def from_file(path):
     except Exception:  # whatever a damaged file provokes
         other = path.with_name({"latest.pt": "best.pt", "best.pt": "latest.pt"}.get(path.name, path.name))
         hint = f"; {other} is intact: to use it instead, cp {other} {path}" if is_whole(other) else ""
-        damage = "it is damaged, of another kind, or contains code"
-        raise ValueError(f"{path} cannot be loaded: {damage}{hint}") from None
-    if fields := foreign.from_nanogpt(content):
-        return fields
+        raise ValueError(f"it is damaged, of another kind, or contains code{hint}") from None
+    if "iter_num" in content:  # nanoGPT's
+        return foreign.fields_of(content["model"], content["model_args"], content["iter_num"])
     content = {"history": []} | content  # older files have none
     if lacking := [key for key, (_, form) in FILE.items() if not matches(content.get(key), form)]:
-        raise ValueError(f"{path} cannot be loaded: missing or invalid: {', '.join(lacking)}")
-    content["tokenizer"].pop("hash", None)  # older files have these three
-    content["config"].pop("sample_every", None)
+        raise ValueError(f"missing or invalid: {', '.join(lacking)}")
+    content["tokenizer"].pop("hash", None)  # older files have these four
+    for name in ("sample_every", "compile_mode"):
+        content["config"].pop(name, None)
     for settings in (content["model_args"], content["config"]):
         size = settings.pop("t5_size", 64.0)
         if settings.get("pos_scheme") == "t5" and size != 64.0:
@@ -225,17 +218,6 @@ def is_whole(path):
             return archive.testzip() is None
     except Exception:  # whatever a damaged file provokes
         return False
-
-
-def checked_weights(weights, config):
-    """The weights in float32. ValueError unless they are finite and fit a model of this config."""
-    weights = {name: w.detach().float() for name, w in weights.items()}
-    model = GPT.from_weights(config, weights)
-    if odd := [name for name, w in weights.items() if not w.isfinite().all()]:
-        raise ValueError(f"{odd[0]} is not finite")
-    if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
-        raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
-    return weights
 
 
 def save_run(log, checkpoint, val_loss):

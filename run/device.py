@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -60,23 +59,14 @@ class World:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(device, pick_dtype(dtype_name, device), rank, size)
 
-    @property
-    def is_first(self):
-        return self.rank == 0
-
-    def barrier(self):
-        """Waits for all processes."""
-        if self.size > 1:
-            dist.barrier()
-
     def first_goes_first(self, action):
         """action() in all processes. The first one goes first: it may write what the others then read."""
-        result = action() if self.is_first else None
-        self.barrier()
-        return result if self.is_first else action()
+        result = action() if self.rank == 0 else None
+        self.sum(0)
+        return result if self.rank == 0 else action()
 
     def sum(self, value):
-        """The sum of a number over all processes."""
+        """The sum of a number over all processes, which wait for each other."""
         if self.size == 1:
             return value
         total = torch.tensor(float(value), device=self.device)
@@ -106,18 +96,3 @@ class World:
         if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
             return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
         return [t.to(self.device) for t in tensors]
-
-
-@contextlib.contextmanager
-def connection():
-    """Closes the connection between the processes when the block ends: by then, the threads of DDP must have ended.
-    ConnectionError if another process did not answer."""
-    try:
-        yield
-    except RuntimeError as error:  # gloo and nccl have no exception type for it
-        if not dist.is_initialized() or not re.search("timed out|timeout|connection|peer", str(error), re.I):
-            raise
-        raise ConnectionError(f"another process of this run has ended or hangs ({str(error)[:80]}…)") from None
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()

@@ -1,9 +1,6 @@
 """Imports weights from nanoGPT's ckpt.pt and from GPT-2 models in Hugging Face's format."""
 
-import logging
 from pathlib import Path
-
-import torch
 
 HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # names on the hub; any other GPT-2 there: hf:OWNER/NAME
 
@@ -17,16 +14,7 @@ def import_transformers():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.hf_hub_utils.enable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return transformers
-
-
-def from_nanogpt(content):
-    """The fields of a Checkpoint from the content of nanoGPT's ckpt.pt, or None if it is something else."""
-    kinds = {"model": dict, "model_args": dict, "iter_num": int}
-    if all(isinstance(content.get(key), kind) for key, kind in kinds.items()):
-        return fields_of(content["model"], content["model_args"], content["iter_num"])
-    return None
 
 
 def fields_of(weights, args, step):
@@ -57,9 +45,7 @@ def from_hugging_face(name):
         for key, values in computed.items():
             if given[key] not in values:
                 raise ValueError(f"it has {key}={given[key]!r}, but model.py computes {' or '.join(map(repr, values))}")
-        model, about = transformers.GPT2LMHeadModel.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True
-        )
+        model, about = transformers.GPT2LMHeadModel.from_pretrained(source, output_loading_info=True)
         if about["missing_keys"]:
             raise ValueError(f"it lacks {min(about['missing_keys'])}")
     except Exception as error:  # anything can come from the hub, the network or a damaged file

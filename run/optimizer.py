@@ -4,8 +4,6 @@ import math
 
 import torch
 
-MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # the state of a parameter
-
 
 class Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. One
@@ -63,16 +61,14 @@ class Optimizer:
     def load_state_dict(self, saved):
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
         fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
+        keys = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
         for name, part in self.parts.items():
-            state = {}
-            for i, p in enumerate(self.params(part)):
-                own = saved[name][self.names[p]]
-                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in MOMENTS[name]}
-                if own:  # it is empty if the parameter never had a gradient
-                    if {key: (t.shape, t.dtype) for key, t in own.items()} != expected:
-                        raise ValueError(f"the state of {self.names[p]} does not fit")
-                    state[i] = own
-            part.load_state_dict(part.state_dict() | {"state": state})
+            for p in self.params(part):
+                own = saved[name][self.names[p]]  # it is empty if the parameter never had a gradient
+                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in keys[name]}
+                if own and {key: (t.shape, t.dtype) for key, t in own.items()} != expected:
+                    raise ValueError(f"the state of {self.names[p]} does not fit")
+                part.state[p] = {key: t.to(p.device) for key, t in own.items()}
 
 
 def schedule(cfg, step):

@@ -63,11 +63,10 @@ class Origin:
         if run:
             changed = changed_settings(run, cfg, dataset)
             model.load_state_dict(run.weights)
-            if run.step < cfg.max_iters:
-                try:
-                    optimizer.load_state_dict(run.optimizer)
-                except Exception:  # whatever a damaged file provokes
-                    raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
+            try:
+                optimizer.load_state_dict(run.optimizer)
+            except Exception:  # whatever a damaged file provokes
+                raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
             history = run.history + ([[run.step, changed]] if changed else [])
             now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
             return run.step, run.best_val_loss, run.segment + 1, history, [f"resumed after step {run.step}{now}"]

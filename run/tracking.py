@@ -31,11 +31,11 @@ class RunLog:
     """Reports a training run to metrics.jsonl, to the screen and, through a process that follows metrics.jsonl, to
     wandb. Only a run's first process reports. A failure never ends the run."""
 
-    def __init__(self, cfg, is_first, segment, step):
+    def __init__(self, cfg, rank, segment, step):
         """The log of a run that starts after `step`. A new run (segment 0) clears away what an earlier one left in its
         folder; a resumed one drops the later rows of metrics.jsonl and writes them again."""
-        self.folder, self.process = Path(cfg.out_dir) if is_first else None, None
-        if not is_first:
+        self.folder, self.process = Path(cfg.out_dir) if rank == 0 else None, None
+        if rank > 0:
             return
         if cfg.overwrite and segment == 0:
             for name in ("latest.pt", "best.pt", "loss.png"):
@@ -99,8 +99,7 @@ def draw_losses(folder):
         axes.plot(*zip(*points, strict=True), label=key.replace("/", " "), **style) if points else None
     axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
     axes.grid(alpha=0.25)
-    if axes.lines:
-        axes.legend(frameon=False)
+    axes.legend(frameon=False)
     with files.replacing(folder / "loss.png") as f:
         figure.savefig(f, format="png")
 
@@ -145,15 +144,10 @@ def stamp():
     return time.strftime("%Y%m%d-%H%M%S")
 
 
-# ----------------------------------------------------------------------------------------------------------
-# wandb, in a process of its own (run/wandb_process.py): it never prompts, and cannot block or end the work
-
-
 def start_wandb(mode, axes, names, runs):
-    """Starts the process that logs to wandb, unless mode is disabled: for each (path, offset, its own names) in runs,
-    the lines appended to the file after offset. It finishes when its stdin is closed, even if that is because this
-    process died. 'auto' is WANDB_MODE, or else online with a login and offline without. axes: {prefix: x}: wandb draws
-    every `prefix/*` against x."""
+    """Starts run/wandb_process.py, unless mode is disabled. It logs the lines of each (path, offset, its own names) in
+    runs, and finishes when its stdin is closed, even if that is because this process died. Mode 'auto' is WANDB_MODE,
+    or else online with a login and offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or "auto"
     if mode == "disabled":

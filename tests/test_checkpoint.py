@@ -70,7 +70,7 @@ def older_than_muon(content):
 def older_than_options(content):
     for part in (content["model_args"], content["config"]):
         part["t5_size"] = float(part.pop("pos_options")[5:] or 64)  # runs of other schemes had it, too
-    content["config"]["sample_every"] = 0
+    content["config"] |= {"sample_every": 0, "compile_mode": "default"}
     content["tokenizer"]["hash"] = content["experiment"] = "as the first versions had them"
 
 

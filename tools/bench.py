@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import config
 from model import GPT, GPTConfig, scheme_names
-from run.device import autocast, pick_device, pick_dtype
+from run.device import World, autocast
 from run.optimizer import Optimizer
 from run.script import script
 from train import TrainConfig
@@ -60,7 +60,7 @@ def steps(cfg, device, dtype):
     relative to BASE in the same round."""
     found = contenders(cfg, device)
     compiled = device.type == "cuda" if cfg.compile is None else cfg.compile
-    runs = [torch.compile(model, mode=cfg.compile_mode) if compiled else model for model, _ in found.values()]
+    runs = [torch.compile(model) if compiled else model for model, _ in found.values()]
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
     seconds = np.empty((3 + cfg.rounds, len(runs)))  # three rounds to warm up
     for row in tqdm(seconds, desc="rounds", leave=False, disable=None):
@@ -132,10 +132,8 @@ def at_lengths(cfg, device, dtype):
 
 def main(argv):
     cfg = config.load(BenchConfig, argv)
-    device = pick_device(cfg.device)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    question = at_lengths if cfg.lengths else steps
-    question(cfg, device, pick_dtype(cfg.dtype, device))
+    world = World.join(cfg.device, cfg.dtype)
+    (at_lengths if cfg.lengths else steps)(cfg, world.device, world.dtype)
     return 0
 
 

@@ -55,11 +55,9 @@ def gpt_neox_config(transformers, c, shared):
     if c.rope_scaling == "ntk":  # changes only the base
         rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
     elif c.rope_scaling != "none":
-        rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
+        rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor, "original_max_position_embeddings": length}
     if c.rope_fraction < 1:
         rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
-    if c.rope_scaling == "yarn":
-        rope["original_max_position_embeddings"] = length
     return transformers.GPTNeoXConfig(
         max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
         intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
@@ -117,36 +115,25 @@ def to_hugging_face(model, eot):
     return exported
 
 
-def from_characters(tokenizer):
-    """By character. There is no entry for unknown characters, so they are an error, as in our tokenizer."""
+def fast_tokenizer(tokenizer, kind):
+    """The same tokenizer, of the package `tokenizers`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
-    fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    fast.decoder = decoders.Fuse()
-    return fast
-
-
-def from_tiktoken(tokenizer):
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    encoding = tokenizer.encoding
-    converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
-    ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
-    converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
-    return converter.converted()
-
-
-def from_json(tokenizer):
-    from tokenizers import Tokenizer, decoders
-
-    fast = Tokenizer.from_str(tokenizer.spec["json"])
-    fast.decoder = decoders.ByteLevel()  # the file may have none
+    if kind == "hf":
+        fast = Tokenizer.from_str(tokenizer.spec["json"])
+        fast.decoder = decoders.ByteLevel()  # the file may have none
+    elif kind == "char":  # no entry for unknown characters, so they are an error, as in our tokenizer
+        fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
+        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        fast.decoder = decoders.Fuse()
+    else:
+        encoding = tokenizer.encoding
+        ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
+        converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
+        converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
+        fast = converter.converted()
     return fast
-
-
-# kind of tokenizer -> the function that gives the same one of the package `tokenizers`
-TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": from_json}
 
 
 @torch.no_grad()
@@ -172,7 +159,7 @@ def main(argv):
     with files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
-            fast = TOKENIZERS[spec["kind"]](tokenizer)
+            fast = fast_tokenizer(tokenizer, spec["kind"])
             eos = None if eot is None else fast.id_to_token(eot)
             options = dict(eos_token=eos, clean_up_tokenization_spaces=False)
             transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **options).save_pretrained(folder)
