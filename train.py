@@ -240,7 +240,7 @@ def eval_only(cfg, origin):
     if world.rank == 0:
         info = dataset.meta["splits"]["val"]
         bits = loss / math.log(2) * info["tokens"] / info["bytes"]
-        print(f"{checkpoint.path}, step {checkpoint.step}, over {len(starts):,} windows, the whole validation text:")
+        print(f"{checkpoint.path}, step {checkpoint.step}, over the whole validation text, {len(starts):,} windows:")
         print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
 
 
