@@ -182,7 +182,7 @@ def measure_all(cfg, protocol, runs, dataset, targets):
         if isinstance(run, KeptRun):
             found, computed = run.losses(protocol, targets[trained]), False
         else:
-            with files.Lock(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
                 found, computed = measure(cfg, protocol, run, dataset, targets[trained])
         about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
         result = result_of(protocol, about | {"seed": run.settings.get("seed")}, found)
@@ -215,16 +215,15 @@ def main(argv):
     base, of = results_base(cfg, runs)
     group = first.settings.get("wandb_group") or Path(dataset.name).name
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    wandb = (
-        cfg.wandb_mode, cfg.wandb_project, group, f"{stem_of(cfg)}-{tracking.stamp()}", "eval_length",
-        dataclasses.asdict(cfg), {protocol.stem: x},
-    )  # fmt: skip
+    wandb = {
+        "project": cfg.wandb_project, "group": group, "job_type": "eval_length",
+        "id": f"{stem_of(cfg)}-{tracking.stamp()}", "config": dataclasses.asdict(cfg),
+    }  # fmt: skip
 
     # mistakes are reported before anything is measured
     targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
     for run in runs.values():
         check(cfg, protocol, run, targets)
-    tracking.wandb_options(*wandb)
     base.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
     if unlike := unlike_settings(runs):
@@ -241,7 +240,7 @@ def main(argv):
     for name, result in results.items() if cfg.keep else ():
         keep_line(cfg, changes(cfg), protocol, dataset, [measured[own] for own in result.get("seeds", [name])])
     if is_new:
-        tracking.publish(charts(protocol, results, picture, x), *wandb)
+        tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0
 
 

@@ -11,17 +11,21 @@ import dataclasses
 import math
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 import config
 import data
 from model import GPT, GPTConfig, scheme_names
-from run.checkpoint import CALL_FIELDS, Checkpoint, RunFolder
-from run.device import DType, World, autocast, connection
+from run import files
+from run.checkpoint import CALL_FIELDS, Checkpoint, save_run
+from run.device import DType, World, autocast
 from run.optimizer import Optimizer
 from run.script import Stop, script
 from run.start import Origin
@@ -67,11 +71,9 @@ class TrainConfig(GPTConfig):
     eval_only: bool = False  # print the loss of the best checkpoint over the whole validation text
     eval_interval: int = 100  # steps between evaluations, each of which saves a checkpoint
     log_interval: int = 10  # steps between log lines
-    sample_every: int = 0  # steps between lines of text that the model writes; 0: none
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"  # reduce-overhead: CUDA graphs
     wandb_mode: WandbMode = "auto"  # auto: online with a login, offline without
     wandb_project: str = "length"  # where the charts go
     wandb_group: str = ""  # default: the dataset
@@ -79,14 +81,11 @@ class TrainConfig(GPTConfig):
     def __post_init__(self):
         config.check_choices(self)
         self.model_config(self.vocab_size or 1)  # checks the model's fields
-        at_least, rates = config.at_least, ("learning_rate", "muon_lr", "min_lr", "weight_decay", "grad_clip")
-        at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
-        at_least(0, self, *rates, "warmup_iters", "seed", "vocab_size", "sample_every")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1)")
+        config.at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters")
+        config.at_least(1, self, "eval_interval", "log_interval")
+        config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
-            at_least(self.block_size, self, "max_position")
+            config.at_least(self.block_size, self, "max_position")
             self.check_gaps(self.max_position)
         if self.sinks:
             raise ValueError("sinks are for evaluation: python eval_length.py RUN --window=N --sinks=K")
@@ -105,13 +104,13 @@ class TrainConfig(GPTConfig):
 
 
 @torch.no_grad()
-def evaluate(model, split, starts, rows, world, label="validation"):
+def evaluate(model, split, starts, rows, world):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, divided among the processes."""
     mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
-    silent = None if world.is_first else True  # None: only where stderr is a terminal
+    silent = None if world.rank == 0 else True  # None: only where stderr is a terminal
     with autocast(world.device, world.dtype):
-        for i in tqdm(range(0, len(mine), rows), desc=label, unit="batch", leave=False, disable=silent):
+        for i in tqdm(range(0, len(mine), rows), desc="validation", unit="batch", leave=False, disable=silent):
             batch = mine[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
             total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
@@ -119,19 +118,9 @@ def evaluate(model, split, starts, rows, world, label="validation"):
     return world.sum(total) / len(starts)
 
 
-def write(model, tokenizer, device, length=80):
-    """A line of text that the model writes now."""
-    start = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    generator = torch.Generator(device).manual_seed(0)  # training draws from another one
-    model.eval()
-    ids = model.generate(start, length, n_vocab=tokenizer.n_vocab, temperature=0.8, generator=generator)[0, 1:]
-    model.train()
-    return f"writes    {tokenizer.decode_bytes(ids.tolist()).decode(errors='replace')!r}"
-
-
-def train(cfg, origin, folder):
-    """Trains from an Origin in a RunFolder. Returns the best validation loss in nats per token. ValueError for settings
-    that do not fit, before anything is written."""
+def train(cfg, origin):
+    """Trains from an Origin. Returns the best validation loss in nats per token. ValueError for settings that do not
+    fit, before anything is written."""
     # the processes, their speed, and this one's rows of each micro-step
     world = World.join(cfg.device, cfg.dtype)
     rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
@@ -147,17 +136,18 @@ def train(cfg, origin, folder):
     optimizer = Optimizer(model, cfg)
     step, best_val_loss, segment, history, notes = origin.start(cfg, model, optimizer, dataset)
     if step >= cfg.max_iters:
-        if world.is_first:
+        if world.rank == 0:
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
         return best_val_loss
 
     # compile the model, and average gradients over the processes
-    compiled = cfg.compile if cfg.compile is not None else world.compiles
-    step_model = world.wrap(torch.compile(model, mode=cfg.compile_mode) if compiled else model)
+    compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
+    step_model = torch.compile(model) if compiled else model
+    if world.size > 1:
+        step_model = DistributedDataParallel(step_model)
 
     # open the log
-    n_params = sum(p.numel() for p in model.parameters())
-    log = RunLog(cfg, world.is_first, segment, step)
+    log, n_params = RunLog(cfg, world.rank, segment, step), sum(p.numel() for p in model.parameters())
     log.say([
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
@@ -167,10 +157,8 @@ def train(cfg, origin, folder):
     ])  # fmt: skip
 
     # the loss before the first step
-    def validate():
-        return evaluate(model, dataset.val, val_starts, len(my_rows[0]), world)
-
-    stop, stopping = Stop(), False
+    validate = partial(evaluate, model, dataset.val, val_starts, len(my_rows[0]), world)
+    stop, stopping, unsaved = Stop(), False, ""
     if step == 0:
         val_loss = validate()
         log(0, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
@@ -179,13 +167,13 @@ def train(cfg, origin, folder):
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
-        if compiled:
-            torch.compiler.cudagraph_mark_step_begin()  # the outputs of earlier CUDA graphs may be overwritten
         for n, mine in enumerate(my_rows):
             x, y = world.place(batches(step, mine.start, mine.stop))
             if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
-            with world.exchange(step_model, n == len(my_rows) - 1), autocast(world.device, world.dtype):
+            if world.size > 1:  # only the last micro-step averages gradients over the processes
+                step_model.require_backward_grad_sync = n == len(my_rows) - 1
+            with autocast(world.device, world.dtype):
                 loss = step_model(x, y, positions=batches.positions(step))[1] / len(my_rows)
             loss.backward()
             loss_sum += loss.detach()
@@ -217,25 +205,22 @@ def train(cfg, origin, folder):
             loss_sum.zero_()
             pace.restart(step)
 
-        if cfg.sample_every and step % cfg.sample_every == 0:
-            log.say([write(model, dataset.tokenizer, world.device)])
-
         # save after each evaluation and before stopping
-        if world.is_first and (evaluating or stopping):
+        if world.rank == 0 and (evaluating or stopping):
             made = Checkpoint(
                 weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
                 settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
                 tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment, history=history,
             )  # fmt: skip
-            best_val_loss = folder.save(made, row["val/loss"] if evaluating else math.inf, log)
+            best_val_loss, unsaved = save_run(log, made, row["val/loss"] if evaluating else math.inf)
 
     # say where everything is
     stop.restore()
-    if world.is_first:
-        log.close(step, pace, best_val_loss, folder.unsaved)
-    world.barrier()
-    if world.is_first:
-        folder.check_saved()
+    if world.rank == 0:
+        log.close(step, pace, best_val_loss, unsaved)
+    world.sum(0)  # waits until the first process has saved
+    if unsaved:
+        raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={cfg.out_dir}")
     if step < cfg.max_iters:
         raise KeyboardInterrupt(stop.signum)
     return best_val_loss
@@ -249,15 +234,13 @@ def eval_only(cfg, origin):
     checkpoint.check_dataset(dataset, "dataset" in origin.values)
     for name, trained in origin.settings(TrainConfig).items():
         if getattr(cfg, name) != trained and name not in (*CALL_FIELDS, "batch_size", "dataset"):
-            how = "windows and RoPE scaling are options of eval_length.py"
-            raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name} ({how})")
+            raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name}")
     starts = dataset.val.val_starts(cfg.block_size)
-    loss = evaluate(checkpoint.model(world.device), dataset.val, starts, cfg.batch_size, world, checkpoint.path)
-    info = dataset.meta["splits"]["val"]
-    bits = loss / math.log(2) * info["tokens"] / info["bytes"]
-    if world.is_first:
-        text = f"the whole validation text, {len(starts):,} windows of {cfg.block_size} tokens"
-        print(f"{checkpoint.path}, step {checkpoint.step}, over {text}:")
+    loss = evaluate(checkpoint.model(world.device), dataset.val, starts, cfg.batch_size, world)
+    if world.rank == 0:
+        info = dataset.meta["splits"]["val"]
+        bits = loss / math.log(2) * info["tokens"] / info["bytes"]
+        print(f"{checkpoint.path}, step {checkpoint.step}, over the whole validation text, {len(starts):,} windows:")
         print(f"{loss:.4f} nats per token, {bits:.4f} bits per byte")
 
 
@@ -267,13 +250,15 @@ def main(argv):
         stem = "-".join(Path(f).stem for f in named)
         values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
-    with connection(), RunFolder(values["out_dir"]) if writes else contextlib.nullcontext() as folder:
+    lock = files.locked(Path(values["out_dir"]), partial=("*.pt", "*.jsonl", "*.png"))
+    with lock if writes else contextlib.nullcontext():
         origin = Origin(values)
         cfg = TrainConfig(**origin.settings(TrainConfig) | values)
-        if cfg.eval_only:
-            eval_only(cfg, origin)
-        else:
-            train(cfg, origin, folder)
+        try:
+            (eval_only if cfg.eval_only else train)(cfg, origin)
+        finally:  # by then, the threads of DDP have ended
+            if dist.is_initialized():
+                dist.destroy_process_group()
     return 0
 
 

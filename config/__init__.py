@@ -16,38 +16,18 @@ import sys
 import typing
 from pathlib import Path
 
-ALIASES = {  # our name -> what users of nanoGPT and Hugging Face type
-    "resume": "init_from=resume continue resume_from_checkpoint",
-    "init_from": "model model_name_or_path pretrained",
-    "out_dir": "model run checkpoint ckpt output_dir",
-    "start": "prompt text input",
-    "max_new_tokens": "tokens n_tokens max_tokens length",
-    "num_samples": "num_return_sequences n",
-    "max_iters": "steps max_steps iters epochs num_train_epochs lr_decay_iters",
+ALIASES = {  # our name -> what users of nanoGPT type
+    "resume": "init_from=resume",
+    "max_iters": "lr_decay_iters steps",
     "learning_rate": "lr",
-    "decay": "decay_lr lr_scheduler_type scheduler",
-    "warmup_iters": "warmup warmup_steps",
-    "weight_decay": "wd",
-    "batch_size": "bs per_device_train_batch_size",
-    "gradient_accumulation_steps": "grad_accum accumulation_steps",
-    "block_size": "ctx context context_length seq_len max_length n_positions max_position_embeddings",
-    "n_layer": "layers num_layers num_hidden_layers",
-    "n_head": "heads num_heads num_attention_heads",
-    "n_embd": "d_model dim hidden_size",
-    "pos_scheme": "scheme pe position pos position_embedding_type",
-    "dataset": "data dataset_name",
-    "eval_interval": "eval_steps eval_iters save_steps",
-    "dtype": "bf16 fp16 precision",
-    "wandb_mode": "wandb_log wandb report_to",
+    "start": "prompt",
 }
 
 
 def parse(cls, argv, bare_field=None):
-    """(values, files) of a command line: the fields of cls that it sets, and the config files that it names.
-
-    Arguments that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple,
-    otherwise one. --help prints the fields with their defaults and comments, and exits. ValueError for anything that
-    does not fit."""
+    """(values, files) of a command line: the fields of cls that it sets, and the config files that it names. Arguments
+    that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple, otherwise
+    one. --help prints the fields and exits. ValueError for anything that does not fit."""
     is_list = bare_field and kinds_of(cls, bare_field) == (tuple,)
     values, flags, files = {}, {}, []
     for arg in argv:
@@ -63,10 +43,8 @@ def parse(cls, argv, bare_field=None):
         elif arg.endswith(".py"):
             files.append(arg)
             values |= read_file(cls, arg)
-        elif is_list:
-            flags[bare_field] = (*flags.get(bare_field, ()), arg)
-        elif bare_field and bare_field not in flags:
-            flags[bare_field] = arg
+        elif bare_field and (is_list or bare_field not in flags):
+            flags[bare_field] = (*flags.get(bare_field, ()), arg) if is_list else arg
         else:
             hint = f": did you mean config/{arg}.py?" if Path("config", f"{arg}.py").is_file() else ""
             hint = f": did you mean --out_dir={arg}?" if Path(arg).is_dir() else hint
@@ -86,7 +64,7 @@ def read_file(cls, path):
         raise ValueError(f"there is no config file {path}; there are: {known}")
     try:
         names = runpy.run_path(path)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
     names = {k: v for k, v in names.items() if not k.startswith("_") and not inspect.ismodule(v)}
     return checked(cls, names, path)
@@ -100,16 +78,14 @@ def checked(cls, values, where):
 def kinds_of(cls, key, path=""):
     """The types that the field `key` of cls accepts: (int,), or (bool, NoneType) for `bool | None`. ValueError for an
     unknown key of a file or, without a path, of the command line."""
-    types = {f.name: f.type for f in (dataclasses.fields(cls) if path else read_fields(cls))}
+    types = {f.name: f.type for f in dataclasses.fields(cls)}
     if key not in types:
         near = [name for name, others in ALIASES.items() if name in types and key in others.split()]
         near += difflib.get_close_matches(str(key), types, n=1, cutoff=0.6)
         dashes, where = ("", f" in {path}") if path else ("--", "")
         hint = f"did you mean {dashes}{near[0]}?" if near else "--help lists all keys"
         raise ValueError(f"unknown key {dashes}{key}{where}: {hint}")
-    if choices_of(types[key]):
-        return (str,)
-    return typing.get_args(types[key]) or (types[key],)
+    return (str,) if choices_of(types[key]) else typing.get_args(types[key]) or (types[key],)
 
 
 def choices_of(annotation):
@@ -121,12 +97,10 @@ def convert(key, given, kinds):
     """The value `given` for `key` as one of its types. Unless str is among them, a string is read as Python would."""
     value = given
     if isinstance(value, str) and str not in kinds:
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value[:100])
-    limit = 2**53 if type(value) is int else 2**63
-    if type(value) in (int, float) and not abs(value) < limit:
-        what = "too large" if value == value else "not a number"
-        raise ValueError(f"{key} is {what}: at most ±{limit:.0e} is allowed")
+        with contextlib.suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value.capitalize() if value in ("true", "false") else value)
+    if type(value) in (int, float) and not abs(value) < 2**53:
+        raise ValueError(f"{key}={reprlib.repr(given)} is not a number below {2**53:.0e}")
     if float in kinds and type(value) is int:
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
@@ -161,28 +135,19 @@ def check_choices(cfg):
             raise ValueError(f"{f.name}={value!r} is not one of: {', '.join(choices)}")
 
 
-def read_fields(cls):
-    """The fields that a command reads. An inherited one that is in `unread` may only stand in a config file, which may
-    be for another command."""
-    return [f for f in dataclasses.fields(cls) if f.name not in getattr(cls, "unread", ())]
-
-
 def help_text(cls):
-    """What the script does, and each field that it reads, with its default, its choices and the comment beside it in
-    the source. The comment line above fields is their title, up to a colon."""
+    """What the script does, and each of its fields with its default, its choices and the comment beside it in the
+    source. The comment line above fields is their title, up to a colon."""
     comments, titles, title = {}, {}, ""
     for line in "".join(inspect.getsource(base) for base in reversed(cls.__mro__[:-1])).splitlines():
         if found := re.match(r"    # ([^:]*)", line):
             title = found[1]
         elif found := re.match(r"    (\w+):[^#]*#?\s*(.*)", line):
             comments[found[1]], titles[found[1]] = found[2] or comments.get(found[1], ""), title
-    fields = read_fields(cls)
+    fields, parts = dataclasses.fields(cls), {}
     width = max(len(f"{f.name}={f.default!r}") for f in fields)
-    lines = [inspect.getdoc(inspect.getmodule(cls)) or ""]
-    for title in dict.fromkeys(titles[f.name] for f in fields):
-        lines += ["", f"{title}:"]
-        for f in fields:
-            if titles[f.name] == title:
-                choices = f"[{'|'.join(choices_of(f.type))}] " if choices_of(f.type) else ""
-                lines.append(f"  --{f'{f.name}={f.default!r}':{width}}  {choices}{comments[f.name]}")
-    return "\n".join(lines)
+    for f in fields:
+        choices = f"[{'|'.join(choices_of(f.type))}] " if choices_of(f.type) else ""
+        row = f"  --{f'{f.name}={f.default!r}':{width}}  {choices}{comments[f.name]}"
+        parts.setdefault(titles[f.name], [f"{titles[f.name]}:"]).append(row)
+    return "\n\n".join([inspect.getdoc(inspect.getmodule(cls)) or "", *map("\n".join, parts.values())])

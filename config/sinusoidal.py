@@ -1,7 +1,6 @@
 """Sinusoidal positions at the baseline size: python train.py config/sinusoidal.py
 
-Best validation loss 1.09 nats, in three minutes on two cores of an AMD EPYC
-(--dataset=stdlib_char, the library of Python 3.11.7).
+Best validation loss 1.09 nats on --dataset=stdlib_char (Python 3.11.7), in three minutes on two cores of an AMD EPYC.
 """
 
 pos_scheme = "sinusoidal"

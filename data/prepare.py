@@ -29,7 +29,7 @@ from tqdm import tqdm
 import data
 from data.texts import TEXTS, find_text
 from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
-from run.files import Lock, making
+from run.files import locked, making
 from run.script import script
 
 FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json")  # of a dataset, as they are written
@@ -135,7 +135,7 @@ def main(argv):
         raise ValueError(f"{folder} holds the tokens of another program: choose another --name, or --overwrite")
     source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
     source.pop("file", None)  # every copy is the same text
-    with Lock(folder), making(folder / "dataset") as temporary:
+    with locked(folder), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not args.overwrite:
             check_same(folder, source, tokenizer)
             print(f"{folder} is prepared already (--overwrite prepares it again)")

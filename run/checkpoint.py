@@ -1,5 +1,4 @@
-"""Checkpoints: what is known about a trained model, its file, its run's folder, and what may be changed when it is
-used."""
+"""Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
 import hashlib
 import json
@@ -18,14 +17,11 @@ from run.device import DType
 # A resumed run may change these settings. All others except the seed identify the experiment.
 CALL_FIELDS = (
     "out_dir", "resume", "overwrite", "eval_only", "eval_interval", "log_interval", "device", "dtype", "compile",
-    "compile_mode", "sample_every", "wandb_mode", "wandb_project", "wandb_group",
+    "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
 # The values of settings for runs that are older than the setting.
-BEFORE = {
-    "init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "compile_mode": "default",
-    "max_position": 0,
-}  # fmt: skip
+BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "max_position": 0}
 
 
 @dataclass(frozen=True)
@@ -43,10 +39,6 @@ class Overrides:
 
     def __post_init__(self):
         check_choices(self)
-        try:
-            self.rope_factor == "auto" or float(self.rope_factor)
-        except ValueError:
-            raise ValueError(f"rope_factor={self.rope_factor!r} must be a number or auto") from None
 
 
 @dataclass(frozen=True)
@@ -85,11 +77,8 @@ class Checkpoint:
 
     def save(self, folder, is_best):
         """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
-        kill between the two, the resumed run writes the same best.pt again. Files hold only tensors and plain types.
-        ValueError if a tensor is not finite, OSError if a file cannot be written."""
-        content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"experiment": self.experiment}
-        content["model_args"] = asdict(self.config)
-        content["tokenizer"] = self.tokenizer_spec | {"hash": files.json_hash(self.tokenizer_spec)}
+        kill between the two, the resumed run writes the same best.pt again. ValueError if a tensor is not finite."""
+        content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"model_args": asdict(self.config)}
         moments = {f"{p}.{key}": t for part in self.optimizer.values() for p in part for key, t in part[p].items()}
         for name, t in (self.weights | moments).items():
             if not t.isfinite().all():
@@ -104,20 +93,20 @@ class Checkpoint:
 
     def under(self, overrides, length):
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
-        c, given = self.config, {"window": overrides.window, "rope_theta": overrides.rope_theta}
-        new = {name: value for name, value in given.items() if value is not None}
-        new["sinks"] = getattr(overrides, "sinks", 0)  # of an evaluation only
+        c, new = self.config, {"sinks": getattr(overrides, "sinks", 0)}  # of an evaluation only
         if overrides.window is not None:
-            new["window_pattern"] = ""  # the window is meant for all layers
+            new |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
+        if overrides.rope_theta is not None:
+            new["rope_theta"] = overrides.rope_theta
         if overrides.rope_scaling:
             new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
-        if overrides.rope_factor != "auto":
-            new["rope_factor"] = float(overrides.rope_factor)
-        elif overrides.rope_scaling not in ("", "none", c.rope_scaling):
-            new["rope_factor"] = max(1.0, length / (c.rope_block_size or c.block_size))
-        elif c.rope_scaling != "none" and overrides.rope_scaling != "none":  # as trained, and more past block_size
-            new["rope_factor"] = c.rope_factor * max(1.0, length / c.block_size)
         try:
+            if overrides.rope_factor != "auto":
+                new["rope_factor"] = float(overrides.rope_factor)
+            elif overrides.rope_scaling not in ("", "none", c.rope_scaling):
+                new["rope_factor"] = max(1.0, length / (c.rope_block_size or c.block_size))
+            elif c.rope_scaling != "none" and overrides.rope_scaling != "none":  # as trained, and more past block_size
+                new["rope_factor"] = c.rope_factor * max(1.0, length / c.block_size)
             return replace(c, **new)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
@@ -158,7 +147,7 @@ FILE = {  # key in a file -> its field of Checkpoint, its form in the file (conf
     "config": ("settings", {"dataset": str}),
     "step": ("step", int),
     "best_val_loss": ("best_val_loss", float),
-    "tokenizer": ("tokenizer_spec", {"hash": str}),
+    "tokenizer": ("tokenizer_spec", {}),
     "dataset_hash": ("dataset_hash", str),
     "segment": ("segment", int),
     "history": ("history", list),
@@ -172,60 +161,29 @@ def load_checkpoint(path, which="best"):
     if path.is_dir():
         candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
         path = next((p for p in candidates if p.is_file()), candidates[0])
-    if name.startswith("hf:") or (name in foreign.HUB and not Path(name).exists()):
+    known, folder = None, path.parent
+    if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
         known, folder = foreign.from_hugging_face(name), Path("results/hub", name.removeprefix("hf:"))
     elif path.name == "config.json" and path.is_file():
-        path = folder = path.parent
-        known = foreign.from_hugging_face(str(path))
-    elif path.is_file():
-        known, folder = None, path.parent
-    else:
+        known, path = foreign.from_hugging_face(str(folder)), folder
+    elif not path.is_file():
         allowed = "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
-        own = f"config/{path.name}.py"
-        config = own if Path(own).is_file() else "config/rope.py"
-        how = f"give {allowed}, or train a run with  python train.py {config}"
-        raise ValueError(f"there is no checkpoint {path if name else repr(name)}: {how}")
+        how = f"give {allowed}, or train a run with  python train.py config/rope.py"
+        raise ValueError(f"there is no checkpoint {name or repr(name)}: {how}")
     try:
         known = known or from_file(path)
         config = GPTConfig(**checked(GPTConfig, known["config"], path))
-        if "settings" in known:
-            known["settings"] = asdict(config) | BEFORE | known["settings"]
-        known |= {"config": config, "weights": checked_weights(known["weights"], config)}
-    except Exception as error:  # whatever a damaged or hostile file provokes
+        weights = {key: w.detach().float() for key, w in known["weights"].items()}
+        model = GPT.from_weights(config, weights)
+        if odd := [key for key, w in weights.items() if not w.isfinite().all()]:
+            raise ValueError(f"{odd[0]} is not finite")
+        if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+            raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
+    except Exception as error:  # whatever a damaged file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
-    return Checkpoint(**known, path=str(path), folder=folder)
-
-
-class RunFolder(files.Lock):
-    """The folder of a run, locked by the process that trains. A full disk or a missing folder does not end training;
-    `unsaved` then says why the last save failed."""
-
-    unsaved = None
-
-    def __init__(self, out_dir):
-        super().__init__(Path(out_dir), partial=("*.pt", "*.jsonl", "*.png"))
-
-    def save(self, checkpoint, val_loss, log):
-        """Saves a checkpoint with this validation loss, also as best.pt if no earlier loss was lower. Returns the best
-        loss that is saved."""
-        best, before = self.folder / "best.pt", checkpoint.best_val_loss
-        is_best = val_loss < before or (val_loss < math.inf and not best.exists())
-        after = val_loss if is_best else before
-        try:
-            self.keep()
-            replace(checkpoint, best_val_loss=after).save(self.folder, is_best)
-            self.unsaved = None
-        except OSError as error:
-            self.unsaved = f"step {checkpoint.step} could not be saved in {self.folder}: {error.strerror or error}"
-            log.say([f"{self.unsaved}. The last checkpoint is kept; training continues and will try again"])
-            after = load_checkpoint(best).best_val_loss if best.is_file() else before  # best.pt may have been replaced
-        return after
-
-    def check_saved(self):
-        """ValueError if the last save failed."""
-        if self.unsaved:
-            how = f"Free some space and resume: python train.py --resume --out_dir={self.folder}"
-            raise ValueError(f"{self.unsaved}. {how}")
+    if "settings" in known:
+        known["settings"] = asdict(config) | BEFORE | known["settings"]
+    return Checkpoint(**known | {"config": config, "weights": weights}, path=str(path), folder=folder)
 
 
 def from_file(path):
@@ -234,53 +192,45 @@ def from_file(path):
         if not is_whole(path):
             raise ValueError
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception:
+    except Exception:  # whatever a damaged file provokes
         other = path.with_name({"latest.pt": "best.pt", "best.pt": "latest.pt"}.get(path.name, path.name))
         hint = f"; {other} is intact: to use it instead, cp {other} {path}" if is_whole(other) else ""
         raise ValueError(f"it is damaged, of another kind, or contains code{hint}") from None
-    if fields := foreign.from_nanogpt(content):
-        return fields
+    if "iter_num" in content:  # nanoGPT's
+        return foreign.fields_of(content["model"], content["model_args"], content["iter_num"])
     content = {"history": []} | content  # older files have none
     if lacking := [key for key, (_, form) in FILE.items() if not matches(content.get(key), form)]:
-        raise ValueError("missing or invalid: " + ", ".join(lacking))
-    spec = {key: value for key, value in content["tokenizer"].items() if key != "hash"}
-    if files.json_hash(spec) != content["tokenizer"]["hash"]:
-        raise ValueError("its tokenizer does not match its hash")
-    for settings in (content["model_args"], content["config"]):  # older files have a field for t5's option
+        raise ValueError(f"missing or invalid: {', '.join(lacking)}")
+    content["tokenizer"].pop("hash", None)  # older files have these four
+    for name in ("sample_every", "compile_mode"):
+        content["config"].pop(name, None)
+    for settings in (content["model_args"], content["config"]):
         size = settings.pop("t5_size", 64.0)
         if settings.get("pos_scheme") == "t5" and size != 64.0:
             settings["pos_options"] = f"size={size}"
-    return {name: content[key] for key, (name, _) in FILE.items()} | {"tokenizer_spec": spec}
+    return {name: content[key] for key, (name, _) in FILE.items()}
 
 
 def is_whole(path):
-    """Whether a file is an uncompressed archive that matches its own checksums. torch does not verify those, and a
-    compressed archive may inflate to any size."""
+    """Whether an archive matches its own checksums, which torch does not verify."""
     try:
         with zipfile.ZipFile(path) as archive:
-            stored = all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
-            return stored and archive.testzip() is None
+            return archive.testzip() is None
     except Exception:  # whatever a damaged file provokes
         return False
 
 
-def is_dense(value):
-    """Whether a value from a file is an ordinary, contiguous tensor of finite floats."""
-    return isinstance(value, torch.Tensor) and bool(
-        value.layout == torch.strided and value.device.type == "cpu" and value.is_contiguous()
-        and value.is_floating_point() and value.isfinite().all()
-    )  # fmt: skip
-
-
-def checked_weights(weights, config):
-    """The weights in float32. ValueError unless they are finite and fit a model of this config."""
-    layers = {name.split(".")[2] for name in weights if name.startswith("transformer.h.")}
-    if len(layers) != config.n_layer:  # checked first: building a model takes time for each layer
-        raise ValueError(f"n_layer={config.n_layer}, but weights of {len(layers)} layers")
-    if odd := [name for name, w in weights.items() if not is_dense(w)]:
-        raise ValueError(f"{odd[0]} is not an ordinary tensor of finite floats")
-    weights = {name: w.detach().float() for name, w in weights.items()}
-    model = GPT.from_weights(config, weights)
-    if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
-        raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
-    return weights
+def save_run(log, checkpoint, val_loss):
+    """Saves a checkpoint with this validation loss in the log's folder, also as best.pt if no earlier loss was lower.
+    Returns the best loss that is saved and, because a full disk does not end training, why saving failed, or ""."""
+    folder, best, before = log.folder, log.folder / "best.pt", checkpoint.best_val_loss
+    is_best = val_loss < before or (val_loss < math.inf and not best.exists())
+    after = val_loss if is_best else before
+    try:
+        replace(checkpoint, best_val_loss=after).save(folder, is_best)
+        return after, ""
+    except OSError as error:
+        after = load_checkpoint(best).best_val_loss if best.is_file() else before  # best.pt may have been replaced
+        unsaved = f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
+        log.say([f"{unsaved}. The last checkpoint is kept; training continues and will try again"])
+        return after, unsaved

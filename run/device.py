@@ -1,18 +1,14 @@
 """What a command computes with: its device, its precision, and the processes that train together."""
 
 import contextlib
-import importlib.util
-import math
 import os
-import re
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.utils.benchmark import Timer
 
 DType = Literal["auto", "float32", "bfloat16"]
 PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
@@ -23,12 +19,9 @@ def pick_device(name):
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     available = [kind for kind, is_there in present.items() if is_there]
     try:
-        device = torch.device(available[0] if name == "auto" else name)
-        torch.empty(1, device=device)
-        present[device.type]
-    except (RuntimeError, AssertionError, KeyError):
+        return torch.empty(1, device=available[0] if name == "auto" else name).device
+    except (RuntimeError, AssertionError):
         raise ValueError(f"device={name!r} is not available; choose one of: auto, {', '.join(available)}") from None
-    return device
 
 
 def pick_dtype(name, device):
@@ -56,8 +49,6 @@ class World:
     def join(cls, device_name, dtype_name):
         """The world that torchrun describes in the environment, or this process alone."""
         rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        if not 0 <= rank < size:
-            raise ValueError(f"the environment has RANK={rank}, WORLD_SIZE={size}: start with torchrun, or unset both")
         if device_name in ("auto", "cuda") and torch.cuda.is_available():
             device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
         device = pick_device(device_name)
@@ -68,28 +59,14 @@ class World:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(device, pick_dtype(dtype_name, device), rank, size)
 
-    @property
-    def is_first(self):
-        return self.rank == 0
-
-    @property
-    def compiles(self):
-        """Whether models are compiled by default: on a CUDA device, where torch has Triton (not on Windows)."""
-        return self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
-
-    def barrier(self):
-        """Waits for all processes."""
-        if self.size > 1:
-            dist.barrier()
-
     def first_goes_first(self, action):
         """action() in all processes. The first one goes first: it may write what the others then read."""
-        result = action() if self.is_first else None
-        self.barrier()
-        return result if self.is_first else action()
+        result = action() if self.rank == 0 else None
+        self.sum(0)
+        return result if self.rank == 0 else action()
 
     def sum(self, value):
-        """The sum of a number over all processes."""
+        """The sum of a number over all processes, which wait for each other."""
         if self.size == 1:
             return value
         total = torch.tensor(float(value), device=self.device)
@@ -108,42 +85,14 @@ class World:
         return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
 
     def peak(self):
-        """FLOP/s of large matrix products in all processes together, which MFU is relative to: a practical limit that
-        exists on any machine."""
+        """FLOP/s of large matrix products in all processes together, which MFU is relative to."""
         n = 8192 if self.device.type == "cuda" else 1024
         a = torch.randn(n, n, device=self.device, dtype=self.dtype)
-        best = math.inf
-        for _ in range(10):
-            begin = time.perf_counter()
-            (a @ a)[0, 0].item()  # waits for the device
-            best = min(best, time.perf_counter() - begin)
-        return self.size * 2 * n**3 / best
-
-    def exchange(self, model, last):
-        """A context for a micro-step: only the last one of a step exchanges gradients."""
-        return contextlib.nullcontext() if self.size == 1 or last else model.no_sync()
-
-    def wrap(self, model):
-        """Makes the model average its gradients over the processes."""
-        return DistributedDataParallel(model) if self.size > 1 else model
+        timer = Timer("a @ a", globals={"a": a}, num_threads=torch.get_num_threads())
+        return self.size * 2 * n**3 / min(timer.timeit(2).mean for _ in range(5))
 
     def place(self, tensors):
         """Copies the tensors to this process's device."""
         if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
             return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
         return [t.to(self.device) for t in tensors]
-
-
-@contextlib.contextmanager
-def connection():
-    """Closes the connection between the processes when the block ends: by then, the threads of DDP must have ended.
-    ConnectionError if another process did not answer."""
-    try:
-        yield
-    except RuntimeError as error:  # gloo and nccl have no exception type for it
-        if not dist.is_initialized() or not re.search("timed out|timeout|connection|peer", str(error), re.I):
-            raise
-        raise ConnectionError(f"another process of this run has ended or hangs ({str(error)[:80]}…)") from None
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()

@@ -1,7 +1,6 @@
 """Files that are either complete or absent, and folders that one process at a time writes into."""
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -11,19 +10,8 @@ from filelock import FileLock, Timeout
 
 
 def temporary(path):
-    """The name under which `path` is written. One fixed name is enough, because the writer holds the folder's Lock."""
+    """The name under which `path` is written. One fixed name is enough, because the writer holds the folder's lock."""
     return path.with_name(f".{path.name}.tmp")
-
-
-@contextlib.contextmanager
-def naming(path):
-    """Names the file or folder that a full disk left incomplete: the system's error does not."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager
@@ -32,7 +20,7 @@ def replacing(path):
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with naming(path), open(temporary(path), "wb") as f:
+        with open(temporary(path), "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
@@ -54,56 +42,38 @@ def making(path):
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     folder.mkdir(parents=True)
     try:
-        with naming(path):
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Lock:
+@contextlib.contextmanager
+def locked(folder, name=".lock", partial=(), wait=False):
     """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
     process holds it; with `wait`, waits for that process instead. `partial` are the patterns of files that a killed
-    holder of this lock may have left half-written; they are deleted. Different `name`s lock a folder for different
-    purposes."""
-
-    def __init__(self, folder, name=".lock", partial=(), wait=False):
-        self.folder, self.path, self.partial, self.wait = folder, folder / name, partial, wait
-        self.acquire()
-
-    def acquire(self):
-        self.held = FileLock(self.path)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.held.acquire(timeout=0)
-        except Timeout:
-            if not self.wait:
-                who = f"another process is writing into {self.folder}"
-                raise OSError(f"{who}: wait until it ends, or stop it") from None
-            print(f"waiting: another process is writing into {self.folder}", flush=True)
-            self.held.acquire()
-        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-            why = getattr(error, "strerror", None) or error
-            raise OSError(f"{str(self.folder)!r} cannot be used as a folder: {why}") from None
-        self.inode = os.stat(self.path)
-        for pattern in self.partial:
-            for path in self.folder.glob(f".{pattern}.tmp"):
-                path.unlink()
-
-    def keep(self):
-        """Acquires the lock again if the folder was renamed or deleted: another run may have started in its place."""
-        if not (self.path.exists() and os.path.samestat(os.stat(self.path), self.inode)):
-            self.held.release()
-            self.acquire()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        with contextlib.suppress(OSError):  # Windows deletes no open file
-            self.path.unlink()
-        self.held.release()
+    process may have left half-written; they are deleted. Different `name`s lock a folder for different purposes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{str(folder)!r} cannot be used as a folder: {error.strerror}") from None
+    lock = FileLock(folder / name)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            raise OSError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
+        print(f"waiting: another process is writing into {folder}", flush=True)
+        lock.acquire()
+    for pattern in partial:
+        for path in folder.glob(f".{pattern}.tmp"):
+            path.unlink()
+    try:
+        yield
+    finally:
+        (folder / name).unlink(missing_ok=True)
+        lock.release()
         with contextlib.suppress(OSError):
-            self.folder.rmdir()  # succeeds only if it is empty
+            folder.rmdir()  # succeeds only if it is empty
 
 
 def json_hash(value):

@@ -4,10 +4,6 @@ import math
 
 import torch
 
-from run.checkpoint import is_dense
-
-MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}  # the state of a parameter
-
 
 class Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. One
@@ -37,10 +33,7 @@ class Optimizer:
 
     def __str__(self):
         rates = {name: part.param_groups[0]["initial_lr"] for name, part in self.parts.items()}
-        words = "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-        if self.cfg.warmup_iters < self.cfg.max_iters:
-            return words
-        return f"{words}\nnote: warmup_iters={self.cfg.warmup_iters} does not end before step {self.cfg.max_iters}"
+        return "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""
@@ -68,16 +61,14 @@ class Optimizer:
     def load_state_dict(self, saved):
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
         fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
+        keys = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
         for name, part in self.parts.items():
-            state = {}
-            for i, p in enumerate(self.params(part)):
-                own = saved[name][self.names[p]]
-                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in MOMENTS[name]}
-                if own:  # it is empty if the parameter never had a gradient
-                    if {key: (t.shape, t.dtype) for key, t in own.items() if is_dense(t)} != expected:
-                        raise ValueError(f"the state of {self.names[p]} does not fit")
-                    state[i] = own
-            part.load_state_dict(part.state_dict() | {"state": state})
+            for p in self.params(part):
+                own = saved[name][self.names[p]]  # it is empty if the parameter never had a gradient
+                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in keys[name]}
+                if own and {key: (t.shape, t.dtype) for key, t in own.items()} != expected:
+                    raise ValueError(f"the state of {self.names[p]} does not fit")
+                part.state[p] = {key: t.to(p.device) for key, t in own.items()}
 
 
 def schedule(cfg, step):

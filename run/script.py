@@ -10,7 +10,8 @@ import sys
 def script(main):
     """Runs main(argv) and exits with its status. A user's mistake (ValueError or OSError) prints one line, and the
     status is 2. After a signal the process dies of that signal, so that a shell's loop over runs ends as well."""
-    open_streams()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes `?`
     try:
         sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
@@ -21,8 +22,8 @@ def script(main):
         if isinstance(error, OSError) or not echo:
             print("error:", re.sub(r"^\[\w+ \w+\] ", "", str(error)), file=sys.stderr)  # without [Errno 2]
         sys.exit(2)
-    except (MemoryError, OverflowError, RuntimeError) as error:  # torch has no exception type for it
-        if isinstance(error, RuntimeError) and not re.search("(allocate|out of) memory|overflow", str(error)):
+    except (MemoryError, RuntimeError) as error:  # torch has no exception type for it
+        if not re.search("allocate|out of memory|overflow", str(error)):
             raise
         print(f"error: not enough memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
         sys.exit(2)
@@ -32,16 +33,6 @@ def script(main):
             sys.stdout.flush()
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
-
-
-def open_streams():
-    """Replaces a closed stream (`2>&-`) by /dev/null. A character that the terminal lacks becomes `?`."""
-    for fd, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))
-        elif fd:
-            getattr(sys, name).reconfigure(errors="replace")
 
 
 def silence_stdout():

@@ -17,22 +17,18 @@ class Origin:
 
     def __init__(self, values):
         """Loads them for the `values` of a command line. ValueError if they are missing or in each other's way."""
-        self.values, self.folder, self.run, self.source = values, Path(values["out_dir"]), None, None
-        held = [name for name in ("latest.pt", "best.pt", "ckpt.pt", "config.json") if (self.folder / name).exists()]
-        has_run = "latest.pt" in held or "best.pt" in held
+        self.values, self.run, self.source, folder = values, None, None, Path(values["out_dir"])
+        has_run = (folder / "latest.pt").exists() or (folder / "best.pt").exists()
         if values.get("eval_only"):
-            self.run = load_checkpoint(self.folder)
+            self.run = load_checkpoint(folder)
         elif has_run and (values.get("resume") or not values.get("overwrite")):
-            self.run = load_checkpoint(self.folder, "latest")
+            self.run = load_checkpoint(folder, "latest")
         elif values.get("resume"):
-            raise ValueError(f"there is no run to resume in {self.folder}")
-        elif held and not has_run:
-            ways = f"choose another --out_dir (to start from these weights: --init_from={self.folder})"
-            raise ValueError(f"{self.folder} holds {held[0]}, which the checkpoints of a run would hide: {ways}")
+            raise ValueError(f"there is no run to resume in {folder}")
         if values.get("init_from"):
             self.source = load_checkpoint(values["init_from"])
-            if self.source.folder.resolve() == self.folder.resolve():
-                raise ValueError(f"{self.source.path} lies in --out_dir={self.folder}: choose another --out_dir")
+            if self.source.folder.resolve() == folder.resolve():
+                raise ValueError(f"{self.source.path} lies in --out_dir={folder}: choose another --out_dir")
 
     def settings(self, cls):
         """The settings (fields of cls) that the call takes from there unless its own values set them. --resume and
@@ -67,11 +63,10 @@ class Origin:
         if run:
             changed = changed_settings(run, cfg, dataset)
             model.load_state_dict(run.weights)
-            if run.step < cfg.max_iters:
-                try:
-                    optimizer.load_state_dict(run.optimizer)
-                except Exception:  # whatever a damaged or hostile file provokes
-                    raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
+            try:
+                optimizer.load_state_dict(run.optimizer)
+            except Exception:  # whatever a damaged file provokes
+                raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
             history = run.history + ([[run.step, changed]] if changed else [])
             now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
             return run.step, run.best_val_loss, run.segment + 1, history, [f"resumed after step {run.step}{now}"]
@@ -104,10 +99,6 @@ def initialise(model, source, dataset):
     weights, lines = dict(source.weights), [f"initialised from {source.path}, step {source.step}"]
     if source.config.n_head != model.config.n_head:
         raise ValueError(f"{source.path} has n_head={source.config.n_head}: its heads cannot be regrouped")
-    for name in ("pos_scheme", "window", "window_pattern"):
-        old, new = getattr(source.config, name), getattr(model.config, name)
-        if old != new or name == "window" and new:
-            lines.append(f"{name}: {old} there, {new} here")
     for name, own in model.state_dict().items():
         other, is_schemes = weights.pop(name, None), name.startswith("pos.")
         if other is not None and other.shape == own.shape:

@@ -4,18 +4,18 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from run import files
 from run.script import silence_stdout
 
 WandbMode = Literal["auto", "online", "offline", "disabled"]
-PATIENCE = 10  # seconds to wait for wandb at the end
+PATIENCE = 10  # seconds to wait for a wandb run at the end
 
 
 def read_metrics(folder):
@@ -31,27 +31,25 @@ class RunLog:
     """Reports a training run to metrics.jsonl, to the screen and, through a process that follows metrics.jsonl, to
     wandb. Only a run's first process reports. A failure never ends the run."""
 
-    def __init__(self, cfg, is_first, segment, step):
+    def __init__(self, cfg, rank, segment, step):
         """The log of a run that starts after `step`. A new run (segment 0) clears away what an earlier one left in its
-        folder; a resumed one drops the later rows of metrics.jsonl, which it writes again."""
-        self.folder, self.process = Path(cfg.out_dir) if is_first else None, None
-        if not is_first:
+        folder; a resumed one drops the later rows of metrics.jsonl and writes them again."""
+        self.folder, self.process = Path(cfg.out_dir) if rank == 0 else None, None
+        if rank > 0:
             return
-        id = f"{self.folder.name}-{stamp()}" + (f"-r{segment}" if segment else "")  # wandb ids are never reused
-        wandb = wandb_options(
-            cfg.wandb_mode, cfg.wandb_project, cfg.wandb_group or Path(cfg.dataset).name, id, "train",
-            dataclasses.asdict(cfg), {"train": "step", "val": "step"},
-        )  # fmt: skip
-        metrics = self.folder / "metrics.jsonl"
-        if segment == 0 and cfg.overwrite:
-            for name in ("latest.pt", "best.pt", "metrics.jsonl", "loss.png"):
+        if cfg.overwrite and segment == 0:
+            for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)
-        elif segment == 0 and metrics.is_file():  # of a run that ended before its first checkpoint
-            metrics.replace(self.folder / f"metrics-{stamp()}.jsonl")
-        kept = "".join(json.dumps(row) + "\n" for row in read_metrics(self.folder) if row["step"] <= step)
+        metrics, rows = self.folder / "metrics.jsonl", read_metrics(self.folder) if segment else []
+        kept = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
         files.write(metrics, kept)
-        if wandb:
-            self.process = start_wandb(path=str(metrics), offset=len(kept), **wandb)
+        names = {
+            "project": cfg.wandb_project, "group": cfg.wandb_group or Path(cfg.dataset).name, "job_type": "train",
+            "id": f"{self.folder.name}-{stamp()}" + (f"-r{segment}" if segment else ""),  # wandb ids are never reused
+            "config": dataclasses.asdict(cfg),
+        }  # fmt: skip
+        axes, followed = {"train": "step", "val": "step"}, (str(metrics), len(kept), {})
+        self.process = start_wandb(cfg.wandb_mode, axes, names, [followed])
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
@@ -87,7 +85,7 @@ class RunLog:
             ]
         self.say([] if unsaved else lines)
         if self.process:
-            finish_wandb(self.process)
+            finish_wandb(self.process, PATIENCE)
 
 
 def draw_losses(folder):
@@ -101,8 +99,7 @@ def draw_losses(folder):
         axes.plot(*zip(*points, strict=True), label=key.replace("/", " "), **style) if points else None
     axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
     axes.grid(alpha=0.25)
-    if axes.lines:
-        axes.legend(frameon=False)
+    axes.legend(frameon=False)
     with files.replacing(folder / "loss.png") as f:
         figure.savefig(f, format="png")
 
@@ -147,51 +144,38 @@ def stamp():
     return time.strftime("%Y%m%d-%H%M%S")
 
 
-# ----------------------------------------------------------------------------------------------------------
-# wandb, in a process of its own (run/wandb_process.py): it never prompts, and cannot block or end the work
-
-
-def wandb_options(mode, project, group, id, job_type, settings, axes):
-    """The options of start_wandb, or None if wandb is disabled. 'auto' is WANDB_MODE, or else online with a login and
-    offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x. ValueError for an invalid WANDB_MODE."""
+def start_wandb(mode, axes, names, runs):
+    """Starts run/wandb_process.py, unless mode is disabled. It logs the lines of each (path, offset, its own names) in
+    runs, and finishes when its stdin is closed, even if that is because this process died. Mode 'auto' is WANDB_MODE,
+    or else online with a login and offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or "auto"
-        if mode not in get_args(WandbMode):
-            raise ValueError(f"WANDB_MODE={mode!r} is not one of: {', '.join(get_args(WandbMode)[1:])}")
-    names = dict(project=project, group=group, id=id, name=id, job_type=job_type, config=settings)
-    return None if mode == "disabled" else {"mode": mode, "axes": axes, "run": names}
+    if mode == "disabled":
+        return None
+    options = json.dumps({"mode": mode, "axes": axes, "names": names, "runs": runs})
+    command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), options]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def start_wandb(**options):
-    """Starts the process that logs to wandb: the lines appended to the file `path` after `offset`, or, without a path,
-    the lines written to its stdin. It finishes when its stdin is closed, even if that is because this process died."""
-    command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), json.dumps(options)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def finish_wandb(process, lines=None, runs=1):
-    """Sends the remaining lines and waits until wandb has finished, or for PATIENCE seconds a run."""
+def finish_wandb(process, patience):
+    """Waits until wandb has logged everything, or for `patience` seconds."""
     try:
-        process.communicate(lines, timeout=PATIENCE * runs)
+        process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):  # it has ended, or this is not Linux
-            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)  # wandb's own server
         process.kill()
         process.wait()
-        print(f"wandb did not finish within {PATIENCE * runs} s and was ended", file=sys.stderr)
-    else:
-        if process.returncode < 0:
-            killed = f"wandb's process was killed (signal {-process.returncode})"
-            print(f"{killed}, so its charts are incomplete", file=sys.stderr)
+        print(f"wandb did not finish within {patience} s and was ended", file=sys.stderr)
 
 
-def publish(runs, *args):
-    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name; *args as for
-    wandb_options. A row {"image": {key: path}} is a picture."""
-    if options := wandb_options(*args):
-        lines, names = [], options["run"]
+def publish(runs, mode, axes, names):
+    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. A row {"image": {key:
+    path}} is a picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        followed = []
         for name, (settings, rows) in runs.items():
-            id = f"{name.replace('/', '-')}-{names['id']}"
-            lines += [{"run": {"id": id, "name": id, "config": names["config"] | settings}}, *rows]
-        finish_wandb(start_wandb(**options), "".join(json.dumps(line) + "\n" for line in lines), len(runs))
+            path = Path(folder, str(len(followed)))
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            own = {"id": f"{name.replace('/', '-')}-{names['id']}", "config": names["config"] | settings}
+            followed.append((str(path), 0, own))
+        if process := start_wandb(mode, axes, names, followed):
+            finish_wandb(process, PATIENCE * len(runs))

@@ -1,6 +1,5 @@
 """The process in which wandb runs, so that no fault in it can block or end the work. run/tracking.py starts it with its
-options in JSON. It logs each line of a file, or of its stdin, and finishes when stdin is closed. On stdin, a line
-{"run": names} starts a run for the lines after it."""
+options in JSON: it logs the lines of one or several files, each as a run, and finishes when stdin is closed."""
 
 import contextlib
 import json
@@ -9,71 +8,53 @@ import sys
 import threading
 
 
-def start(wandb, mode, axes, run):
-    """The wandb run. 'auto' is online with a login and offline without."""
-    wandb.setup(wandb.Settings(silent=True))
+def start(wandb, mode, axes, names):
+    """A wandb run. 'auto' is online with a login and offline without."""
     if mode == "auto":
         mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
     settings = wandb.Settings(silent=True, console="off", init_timeout=6)
     try:
-        started = wandb.init(mode=mode, settings=settings, **run)
+        run = wandb.init(mode=mode, settings=settings, name=names["id"], **names)
     except wandb.errors.Error as error:  # no login, or no network
         if mode == "offline":
             raise
-        say(f"wandb is not reachable ({type(error).__name__}), so it logs offline", sys.stderr)
-        id = run["id"] + "-offline"  # wandb counts the first id as used
-        started = wandb.init(mode="offline", settings=settings, **run | {"id": id, "name": id})
+        print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
+        names["id"] += "-offline"  # wandb counts the first id as used
+        run = wandb.init(mode="offline", settings=settings, name=names["id"], **names)
     for prefix, x in axes.items():
-        started.define_metric(x, hidden=True)
-        started.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
-    return started
+        run.define_metric(x, hidden=True)
+        run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
+    return run
 
 
-def follow(path, offset, stdin):
-    """Yields the lines of the file after `offset` as they are appended, until stdin is closed."""
-    closed = threading.Event()
-    threading.Thread(target=lambda: (stdin.read(), closed.set()), daemon=True).start()
+def follow(path, offset, closed):
+    """Yields the lines of the file after `offset` as they are appended, until the event `closed`."""
     with open(path, "rb") as f:
         f.seek(offset)
-        rest, last = b"", False
-        while not last:
-            last = closed.wait(1.0)
-            *lines, rest = (rest + f.read()).split(b"\n")
-            yield from lines
+        while not closed.wait(1.0):
+            yield from f
+        yield from f
 
 
-def say(text, stream):
-    with contextlib.suppress(OSError):  # nobody may be left to read it
-        print(text, file=stream, flush=True)
-
-
-def main(stdin, path=None, offset=0, **options):
+def main(stdin, mode, axes, names, runs):
     import wandb
 
-    runs = [start(wandb, **options)] if path else []
-    for line in follow(path, offset, stdin) if path else stdin:
-        with contextlib.suppress(ValueError):  # half a line, left by a full disk
-            row = json.loads(line)
-            if "run" in row:  # the rows that follow belong to a run of their own
-                if runs:
-                    runs[-1].finish()
-                    options["mode"] = "offline" if runs[-1].settings._offline else options["mode"]
-                runs.append(start(wandb, **options | {"run": options["run"] | row["run"]}))
-            elif "image" in row:
-                runs[-1].log({key: wandb.Image(image) for key, image in row["image"].items()})
-            else:
-                runs[-1].log(row)
-    last, folders = runs[-1], [os.path.relpath(run.settings.sync_dir) for run in runs]
-    is_offline, url = last.settings._offline, last.url if len(runs) == 1 else last.project_url
-    last.finish()
-    if not is_offline:
-        say(f"charts    {url}", sys.stdout)
-        return
-    folder, shared, all_in_one = os.path.dirname(folders[0]), folders[0], ""
-    if len(runs) > 1:
-        ending = os.path.commonprefix([name[::-1] for name in folders])[::-1]
-        shared, all_in_one = f"{folder}/*{ending}", "   (Ctrl-A, then y, shows all runs in one chart)"
-    say(f"charts    wandb leet {folder}{all_in_one}\nupload    wandb sync {shared}", sys.stdout)
+    wandb.setup(wandb.Settings(silent=True))
+    closed = threading.Event()
+    threading.Thread(target=lambda: (stdin.read(), closed.set()), daemon=True).start()
+    for path, offset, own in runs:
+        run = start(wandb, mode, axes, names | own)
+        for line in follow(path, offset, closed):
+            with contextlib.suppress(ValueError):  # half a line, left by a full disk
+                row = json.loads(line)
+                run.log({k: wandb.Image(p) for k, p in row["image"].items()} if "image" in row else row)
+        mode = "offline" if run.settings._offline else mode  # the network is tried once
+        charts, folder = run.url if len(runs) == 1 else run.project_url, os.path.relpath(run.settings.sync_dir + "/..")
+        run.finish()
+    if mode == "offline":
+        charts = f"wandb leet {folder}   (Ctrl-A, then y, shows all runs in one chart)"
+        charts += f"\nupload    wandb sync {folder}/*{names['id']}*"
+    print(f"charts    {charts}")
 
 
 if __name__ == "__main__":
@@ -84,5 +65,6 @@ if __name__ == "__main__":
     try:
         main(stdin, **json.loads(sys.argv[1]))
     except Exception as error:
-        say(f"wandb failed, and the run continues without it: {' '.join(str(error).split())[:300]}", sys.stderr)
+        reason = " ".join(str(error).split())[:300]
+        print(f"wandb failed, and the run continues without it: {reason}", file=sys.stderr)
         os._exit(1)  # wandb's own exit waits for a server that may be gone

@@ -27,7 +27,7 @@ def changed(run, folder, change):
 
 def test_a_file_holds_plain_types_and_nanogpts_keys(trained):
     content = torch.load(trained("learnable") / "best.pt", weights_only=True)
-    keys = {"model", "optimizer", "model_args", "config", "experiment", "step", "best_val_loss", "tokenizer"}
+    keys = {"model", "optimizer", "model_args", "config", "step", "best_val_loss", "tokenizer"}
     assert keys | {"dataset_hash", "segment", "history"} == content.keys()
     assert {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight",
             "transformer.ln_f.weight", "lm_head.weight", "pos.wpe.weight"} <= content["model"].keys()  # fmt: skip
@@ -62,7 +62,7 @@ def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
 
 
 def older_than_muon(content):
-    del content["model_args"]["gelu_tanh"], content["experiment"]
+    del content["model_args"]["gelu_tanh"]
     for name in ("gelu_tanh", "window", *BEFORE):
         del content["config"][name]
 
@@ -70,7 +70,8 @@ def older_than_muon(content):
 def older_than_options(content):
     for part in (content["model_args"], content["config"]):
         part["t5_size"] = float(part.pop("pos_options")[5:] or 64)  # runs of other schemes had it, too
-    del content["experiment"]
+    content["config"] |= {"sample_every": 0, "compile_mode": "default"}
+    content["tokenizer"]["hash"] = content["experiment"] = "as the first versions had them"
 
 
 @pytest.mark.parametrize(
@@ -94,19 +95,16 @@ def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
     assert load_checkpoint(tmp_path / "r", "latest").step == 5
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize(
     "change, message",
     [
         (lambda c: c.update(model=Path), "cannot be loaded: it is damaged, of another kind, or contains code"),
-        (lambda c: c["tokenizer"].update(chars="é"), "cannot be loaded: its tokenizer does not match its hash"),
         (lambda c: c["model_args"].update(n_heads=3), "cannot be loaded: unknown key n_heads"),
-        (lambda c: c["model_args"].update(n_layer=10**9), "n_layer=1000000000, but weights of 1 layers"),
+        (lambda c: c["model_args"].update(n_layer=2), "Missing key(s) in state_dict: "),
         (lambda c: c["model_args"].update(pos_scheme="mine"), "pos_scheme='mine' is not one of: none, sinusoidal,"),
-        (lambda c: c["model"].update({HEAD: c["model"][HEAD].to_sparse_csr()}), f"{HEAD} is not an ordinary tensor of"),
         (lambda c: c["model"].update({HEAD: c["model"][HEAD] + 1}), "its output layer (lm_head) is not tied"),
         (lambda c: c["model"].pop(HEAD), f'Missing key(s) in state_dict: "{HEAD}"'),
-        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not an ordinary tensor of finite"),
+        (lambda c: c["model"][HEAD].fill_(torch.nan), "transformer.wte.weight is not finite"),
     ],
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, message, refused):

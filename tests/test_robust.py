@@ -18,7 +18,7 @@ from conftest import ROOT
 
 import train
 from run.checkpoint import load_checkpoint
-from run.files import Lock, making, write
+from run.files import locked
 from run.tracking import RunLog, read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
@@ -83,7 +83,7 @@ def test_a_kill_before_any_rename_loses_nothing_and_leaves_nothing(nth, partial,
 
 def test_one_process_at_a_time_writes_into_a_folder(tiny, tmp_path, refused):
     folder, left = tmp_path / "r", [".lock", ".latest.pt.tmp", ".metrics.jsonl.tmp", ".loss.png.tmp"]
-    with Lock(folder):
+    with locked(folder):
         assert f"another process is writing into {folder}" in refused(train.main, *tiny, f"--out_dir={folder}")
     folder.mkdir()
     for name in left:  # by a process that was killed
@@ -105,15 +105,6 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
     assert "error: step 6 could not be saved in" in done.stderr and "--resume" in done.stderr
     assert (folder / "latest.pt").read_bytes() == good
     assert names(folder) == FILES
-
-
-def test_an_error_names_the_file_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda fd: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
-    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/x'"):
-        write(tmp_path / "x", "text")
-    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/folder'"), making(tmp_path / "folder"):
-        os.fsync(0)
-    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -138,20 +129,12 @@ def test_nohup_keeps_a_run_alive(tiny, tmp_path):
     assert process.returncode == 0 and load_checkpoint(tmp_path / "r", "latest").step == 300
 
 
-@pytest.mark.parametrize("stream", ["<&-", ">&-", "2>&-", "| head -n 1", "| grep '4 ? 16 tokens'"])
-def test_a_stream_that_is_closed_or_lacks_a_letter_does_not_end_training(stream, tiny, whole, tmp_path):
+@pytest.mark.parametrize("stream", ["| head -n 1", "| grep '4 ? 16 tokens'"])
+def test_a_reader_that_ends_or_lacks_a_letter_does_not_end_training(stream, tiny, whole, tmp_path):
     command = " ".join([*TRAIN, *tiny, f"--out_dir={tmp_path}/r", stream])
     done = run(["bash", "-o", "pipefail", "-c", command], env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and done.stderr == ""
     assert_same(whole, tmp_path / "r")
-
-
-def test_metrics_without_a_checkpoint_are_kept(tiny, tmp_path):
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "metrics.jsonl").write_text('{"step": 0}\n')
-    train.main([*tiny, f"--out_dir={tmp_path}/r"])
-    [kept] = (tmp_path / "r").glob("metrics-*.jsonl")
-    assert kept.read_text() == '{"step": 0}\n' and len(read_metrics(tmp_path / "r")) == 3
 
 
 def test_values_that_are_not_finite_are_never_saved(whole, tmp_path):
@@ -213,25 +196,22 @@ def test_training_continues_after_a_failed_save_and_a_worse_model_never_replaces
     assert "NaN" not in (tmp_path / "r" / "metrics.jsonl").read_text()
 
 
-def test_a_renamed_folder_is_created_and_locked_again(tiny, whole, tmp_path, monkeypatch, refused):
-    folder, moved, evaluate, said = tmp_path / "r", tmp_path / "moved", train.evaluate, []
+def test_a_renamed_folder_is_created_again(tiny, whole, tmp_path, monkeypatch):
+    folder, moved, evaluate = tmp_path / "r", tmp_path / "moved", train.evaluate
 
     def renaming(*given):
-        if moved.exists() and not said:
-            said.append(refused(train.main, *tiny, f"--out_dir={folder}"))
-        elif (folder / "latest.pt").exists() and not moved.exists():
+        if (folder / "latest.pt").exists() and not moved.exists():
             folder.rename(moved)
         return evaluate(*given)
 
     monkeypatch.setattr(train, "evaluate", renaming)
     train.main([*tiny, f"--out_dir={folder}", "--eval_interval=1"])
-    assert "another process is writing into" in said[0]
     assert_same(whole, folder)
     assert load_checkpoint(folder, "latest").step == 6 and load_checkpoint(moved, "latest").step == 1
 
 
 def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped(tmp_path, monkeypatch, capsys):
-    log, opened = RunLog(train.TrainConfig(out_dir=str(tmp_path)), True, 0, 0), open
+    log, opened = RunLog(train.TrainConfig(out_dir=str(tmp_path)), 0, 0, 0), open
 
     def failing(path, *given, **more):
         with opened(path, *given, **more) as f:
@@ -250,7 +230,7 @@ def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_ends_the_other_with_one_line(tiny, tmp_path):
+def test_a_process_that_hangs_ends_the_other(tiny, tmp_path):
     (tmp_path / "impatient.py").write_text(
         "from datetime import timedelta\nimport train, run.script, run.device\n"
         "run.device.PATIENCE = timedelta(seconds=10)\nrun.script.script(train.main)\n"
@@ -260,8 +240,8 @@ def test_a_process_that_hangs_ends_the_other_with_one_line(tiny, tmp_path):
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     with training(*command, f"{tmp_path}/impatient.py", *flags, env=env) as process:
         os.kill(children(process.pid)[-1], signal.SIGSTOP)
-        said = process.communicate(timeout=90)[1]
-    assert process.returncode != 0 and "another process of this run has ended or hangs" in said
+        process.communicate(timeout=90)
+    assert process.returncode != 0
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from run import tracking
 from run.checkpoint import load_checkpoint
 from run.tracking import Pace, format_seconds, publish, read_metrics
 
-ARGUMENTS = ("p", "g", "id", "train", {"a": 1}, {"train": "step"})
+ARGUMENTS = {"train": "step"}, {"project": "p", "group": "g", "id": "id", "job_type": "train", "config": {"a": 1}}
 FAKE = """
-import json, os, subprocess
+import json, os, time
 from types import SimpleNamespace as Settings
 
 class errors:
@@ -33,13 +33,9 @@ class Run:
     def log(self, row):
         step = str(row.get("step"))
         if step == os.environ.get("FAIL_AT"): raise OSError("disk\\nfull")
-        if step == os.environ.get("KILL_AT"): os.kill(os.getpid(), 9)
         with open("logged", "a") as f: f.write(json.dumps(row) + "\\n")
     def finish(self):
-        if "HANG" in os.environ:  # with a server in a session of its own, as wandb's
-            server = subprocess.Popen(["sleep", "900"], start_new_session=True)
-            with open("server", "w") as f: f.write(str(server.pid))
-            server.wait()
+        if "HANG" in os.environ: time.sleep(900)
 
 def init(mode, id, **given):
     with open("modes", "a") as f: f.write(f"{mode} {id} {os.getpid()}\\n")
@@ -64,12 +60,6 @@ def logged(folder):
     return [json.loads(line) for line in (folder / "logged").read_text().splitlines()]
 
 
-def wait_for(path):
-    while not path.exists() or not path.read_text():
-        time.sleep(0.05)
-    return path.read_text()
-
-
 def is_alive(pid):
     state = Path(f"/proc/{pid}/stat")
     return state.exists() and state.read_text().split()[2] != "Z"
@@ -79,23 +69,20 @@ def test_wandb_gets_the_rows_of_this_call_also_when_it_resumes(tiny, fake, capfd
     train.main([*tiny, f"--out_dir={fake}/r", "--max_iters=3"])
     assert [row["step"] for row in logged(fake)] == [0, 3] and logged(fake)[1].keys() > {"train/loss", "val/loss"}
     out = capfd.readouterr().out
-    assert "\ncharts    wandb leet wandb\nupload    wandb sync wandb/offline-run-r-" in out
+    assert (
+        "\ncharts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*r-"
+        in out
+    )
     (fake / "logged").unlink()
     train.main(["--resume", f"--out_dir={fake}/r", "--max_iters=6", "--log_interval=1"])
     assert [row["step"] for row in logged(fake)] == [4, 5, 6]
     assert [line.split("-")[-1].split()[0] for line in (fake / "modes").read_text().splitlines()][1] == "r1"
 
 
-@pytest.mark.parametrize(
-    "fault, line",
-    [
-        ("FAIL_AT", "wandb failed, and the run continues without it: disk full\n"),
-        ("KILL_AT", "wandb's process was killed (signal 9), so its charts are incomplete\n"),
-    ],
-)
-def test_a_wandb_fault_is_one_line_and_training_completes(fault, line, tiny, fake, monkeypatch, capfd):
-    monkeypatch.setenv(fault, "3")
+def test_a_wandb_fault_is_one_line_and_training_completes(tiny, fake, monkeypatch, capfd):
+    monkeypatch.setenv("FAIL_AT", "3")
     train.main([*tiny, f"--out_dir={fake}/r", "--wandb_mode=offline"])
+    line = "wandb failed, and the run continues without it: disk full\n"
     assert capfd.readouterr().err == line and logged(fake)[-1]["step"] == 0
     assert load_checkpoint(fake / "r").step == 6 and [row["step"] for row in read_metrics(fake / "r")] == [0, 3, 6]
 
@@ -107,17 +94,18 @@ def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_f
         modes = [line.rsplit(" ", 1)[0] for line in (fake / "modes").read_text().splitlines()]
         return modes, capfd.readouterr()
 
-    charts = "charts    wandb leet wandb\nupload    wandb sync wandb/offline-run-a-id"
-    assert said() == (["offline a-id"], (charts + "\n", ""))
-    shared = "   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*-id\n"
-    assert said("ab") == (["offline a-id", "offline b-id"], ("charts    wandb leet wandb" + shared, ""))
+    charts = (
+        "charts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*id*\n"
+    )
+    assert said() == (["offline a-id"], (charts, ""))
+    assert said("ab") == (["offline a-id", "offline b-id"], (charts, ""))
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert said() == (["online a-id"], ("charts    there\n", ""))
     assert said("ab") == (["online a-id", "online b-id"], ("charts    everywhere\n", ""))
-    assert said(mode="offline") == (["offline a-id"], (charts + "\n", ""))
+    assert said(mode="offline") == (["offline a-id"], (charts, ""))
     monkeypatch.setenv("NO_NETWORK", "1")
     line = "wandb is not reachable (Error), so it logs offline\n"
-    assert said() == (["online a-id", "offline a-id-offline"], (charts + "-offline\n", line))
+    assert said() == (["online a-id", "offline a-id-offline"], (charts, line))
     assert said("ab")[0] == ["online a-id", "offline a-id-offline", "offline b-id"]  # the network is tried once
     assert logged(fake) == [{"step": 1}, {"curve": "image of a.png"}] * 10
     monkeypatch.setenv("WANDB_MODE", "disabled")
@@ -131,10 +119,7 @@ def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
     publish({"a": ({}, [{"step": step} for step in range(20_000)])}, "online", *ARGUMENTS)  # far more than a pipe holds
     assert 2.5 < time.monotonic() - started < 8
     assert capfd.readouterr().err == "wandb did not finish within 3 s and was ended\n"
-    for pid in ((fake / "modes").read_text().split()[-1], wait_for(fake / "server")):
-        while is_alive(pid) and time.monotonic() - started < 10:
-            time.sleep(0.05)
-        assert not is_alive(pid)
+    assert not is_alive((fake / "modes").read_text().split()[-1])
     assert len(logged(fake)) == 20_000
 
 
@@ -143,7 +128,7 @@ def test_a_killed_run_leaves_a_complete_offline_run(tmp_path):
         import os
         from run.tracking import RunLog
         from train import TrainConfig
-        log = RunLog(TrainConfig(out_dir="id", wandb_mode="offline"), True, 0, 0)
+        log = RunLog(TrainConfig(out_dir="id", wandb_mode="offline"), 0, 0, 0)
         log(7, {"train/loss": 1.5}, str(log.process.pid))
         os.kill(os.getpid(), 9)"""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")} | {"PYTHONPATH": str(ROOT)}

@@ -80,7 +80,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
         run_tiny("parts", *flags)
     out = capsys.readouterr().out
     assert f"stopped and saved at step 5. To resume:\n  python train.py --resume --out_dir={parts}" in out
-    assert "note: warmup_iters=8 does not end before step 8\n" in out
     numbers = r"train \d\.\d{4} \| val \d\.\d{4} \| lr 1\.3e-03 \| \d+\.\dk tok/s \| \d+% MFU \| 0:\d\d left"
     assert len(re.findall(rf"^step 3/8 \| {numbers}$", out, re.M)) == 2
     assert load(parts).step == 5
@@ -205,7 +204,6 @@ def test_an_optimizer_state_that_does_not_fit_is_one_line(run_tiny, tmp_path, re
     name = "transformer.h.0.ln_1.weight"
     for change in (
         lambda o: o["adamw"][name].update(exp_avg=torch.zeros(3)),
-        lambda o: o["adamw"][name].update(exp_avg=o["adamw"][name]["exp_avg"].to_sparse()),
         lambda o: o["adamw"][name].pop("step"),
         lambda o: o.pop("muon"),
     ):
@@ -292,10 +290,3 @@ def test_sampled_positions_are_resumed_and_evaluated(tiny, tmp_path):
     paths = [next(tmp_path.glob(f"length-{name}-*.json")) for name in ("whole", "positions256-whole")]
     found = [json.loads(path.read_text()) for path in paths]
     assert len({result["runs"]["whole"]["rows"]["64"]["loss"] for result in found}) == 2
-
-
-def test_lines_that_the_model_writes_change_no_weight(tiny, tmp_path, capsys):
-    for name, more in (("plain", []), ("writing", ["--sample_every=2"])):
-        main([*tiny, "--dropout=0.2", *more, f"--out_dir={tmp_path}/{name}"])
-    assert capsys.readouterr().out.count("\nwrites    '") == 3
-    assert_same_weights(tmp_path / "writing", tmp_path / "plain")

@@ -3,8 +3,7 @@
 A step is forward, backward, clipping and optimizer, on random tokens. --lengths=128,1024,8192 measures one layer's
 attention instead, forward and backward on one window of each length, and the peak memory of it and of a training step.
 With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and optimizer join in. The contenders alternate, so a
-machine whose speed drifts treats them equally. A ratio is the median over rounds of the speed relative to `learnable`
-in the same round.
+machine whose speed drifts treats them equally. Settings that neither the model nor the optimizer reads do nothing.
 """
 
 import math
@@ -12,18 +11,18 @@ import os
 import runpy
 import time
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences torch's profiler, which measures memory
 import numpy as np
 import torch
+from torch.utils.benchmark import Timer
 from tqdm import tqdm
 
 import config
 from model import GPT, GPTConfig, scheme_names
-from run.device import autocast, pick_device, pick_dtype
+from run.device import World, autocast
 from run.optimizer import Optimizer
 from run.script import script
 from train import TrainConfig
@@ -39,89 +38,50 @@ class BenchConfig(TrainConfig):
     nanogpt: str = ""  # the path of a nanoGPT checkout to compare with
     lengths: str = ""  # measure attention at these lengths instead of steps: 128,1024,8192
 
-    unread = (
-        "pos_scheme", "pos_options", "pos_init", "pos_pattern", "sinusoidal_size", "rope_theta", "rope_fraction",
-        "rope_scaling", "rope_factor", "rope_block_size", "max_position", "init_from", "dataset",
-        "gradient_accumulation_steps", "max_iters", "warmup_iters", "decay", "min_lr", "seed", "out_dir", "resume",
-        "overwrite", "eval_only", "eval_interval", "log_interval", "wandb_mode", "wandb_project", "wandb_group",
-    )  # fmt: skip
 
-    def __post_init__(self):
-        super().__post_init__()
-        config.at_least(1, self, "rounds")
-        if not all(n.isdecimal() and 0 < int(n) <= 2**24 for n in self.lengths.split(",") if self.lengths):
-            raise ValueError(f"lengths={self.lengths!r} must be positive numbers with commas between them: 128,1024")
-        if self.nanogpt and self.lengths:
-            raise ValueError("--nanogpt is timed in whole steps: leave out --lengths")
-        if self.nanogpt and not Path(self.nanogpt, "model.py").is_file():
-            raise ValueError(f"nanogpt={self.nanogpt!r} has no model.py: give the path of a nanoGPT checkout")
-
-
-def alternate(actions, rounds, device, warmup):
-    """The seconds that each action takes in each round: (rounds, actions)."""
-    seconds = np.empty((warmup + rounds, len(actions)))
-    for row in tqdm(seconds, desc="rounds", leave=False, disable=None):
-        for i, action in enumerate(actions):
-            started = time.perf_counter()
-            action()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            row[i] = time.perf_counter() - started
-    return seconds[warmup:]
-
-
-def nanogpt(cfg, device):
-    """The model and the optimizer of a nanoGPT checkout."""
-    path = Path(cfg.nanogpt, "model.py")
-    try:
-        names = runpy.run_path(str(path), run_name="nanogpt")
-        settings = {f.name: getattr(cfg, f.name) for f in fields(names["GPTConfig"])}
-        model = names["GPT"](names["GPTConfig"](**settings)).to(device)
-        betas = cfg.beta1, cfg.beta2
-        return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
-    except Exception as error:  # it may be any program
-        raise ValueError(f"{path} is not nanoGPT's model.py ({type(error).__name__}: {error})") from None
-
-
-def steps(cfg, device, dtype):
-    """Prints the speed of a training step of every scheme, of BASE under the other optimizer, and of nanoGPT."""
+def contenders(cfg, device):
+    """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT."""
     other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
     configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in scheme_names()}
     configs[f"{BASE}, {other}"] = replace(cfg, pos_scheme=BASE, optimizer=other)
     models = {name: GPT(own.model_config(own.vocab_size)).to(device) for name, own in configs.items()}
-    optimizers = {name: Optimizer(model, configs[name]) for name, model in models.items()}
+    found = {name: (model, Optimizer(model, configs[name])) for name, model in models.items()}
     if cfg.nanogpt:
-        models["nanoGPT"], optimizers["nanoGPT"] = nanogpt(cfg, device)
+        theirs = runpy.run_path(str(Path(cfg.nanogpt, "model.py")), run_name="nanogpt")
+        settings = {f.name: getattr(cfg, f.name) for f in fields(theirs["GPTConfig"])}
+        model = theirs["GPT"](theirs["GPTConfig"](**settings)).to(device)
+        rates = cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2)
+        found["nanoGPT"] = model, model.configure_optimizers(*rates, device.type)
+    return found
+
+
+def steps(cfg, device, dtype):
+    """Prints the speed of a training step of each contender. The ratio is the median over the rounds of its speed
+    relative to BASE in the same round."""
+    found = contenders(cfg, device)
+    compiled = device.type == "cuda" if cfg.compile is None else cfg.compile
+    runs = [torch.compile(model) if compiled else model for model, _ in found.values()]
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
-
-    def step(run, optimizer, parameters):
-        with autocast(device, dtype):
-            loss = run(x, y)[1]
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, cfg.grad_clip or math.inf)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()  # waits for the device
-
-    compiled = cfg.compile if cfg.compile is not None else device.type == "cuda"
-    runs = {name: torch.compile(m, mode=cfg.compile_mode) if compiled else m for name, m in models.items()}
-    actions = [partial(step, runs[name], optimizers[name], [*m.parameters()]) for name, m in models.items()]
-    seconds = alternate(actions, cfg.rounds, device, warmup=3)
-    speeds = np.median(seconds[:, [list(models).index(BASE)]] / seconds, axis=0)
+    seconds = np.empty((3 + cfg.rounds, len(runs)))  # three rounds to warm up
+    for row in tqdm(seconds, desc="rounds", leave=False, disable=None):
+        for i, (run, (model, optimizer)) in enumerate(zip(runs, found.values(), strict=True)):
+            started = time.perf_counter()
+            with autocast(device, dtype):
+                loss = run(x, y)[1]
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()  # waits for the device
+            row[i] = time.perf_counter() - started
+    seconds = seconds[3:]
+    speeds = np.median(seconds[:, [list(found).index(BASE)]] / seconds, axis=0)
     what = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * compiled
     print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {what}")
     print(f"{'':20}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {BASE}':>30}")
-    for name, own, speed in zip(models, np.median(seconds, axis=0), speeds, strict=True):
-        size = sum(p.numel() for p in models[name].parameters())
+    for name, own, speed in zip(found, np.median(seconds, axis=0), speeds, strict=True):
+        size = sum(p.numel() for p in found[name][0].parameters())
         print(f"{name:20}{size:12,}{1000 * own:11.1f}{x.numel() / own:11,.0f}{speed:30.3f}")
-
-
-def attention(model, idx):
-    """A function that runs the first layer's attention over idx (1, T), forward and backward."""
-    with torch.no_grad():
-        x, [(block, positions, window), *_] = model.enter(idx)
-    x = x.detach().requires_grad_()
-    return lambda: block.attn(x, positions, window, None, idx.size(1)).sum().backward()
 
 
 def peak_memory(action, device):
@@ -137,35 +97,43 @@ def peak_memory(action, device):
     return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).max()
 
 
+def measure(model, idx, rounds, device):
+    """The seconds and the peak memory of the first layer's attention over idx (1, T), and the peak memory of a step."""
+    with torch.no_grad():
+        x, [(block, positions, window), *_] = model.enter(idx)
+    x = x.detach().requires_grad_()
+
+    def attention():
+        block.attn(x, positions, window, None, idx.size(1)).sum().backward()
+
+    timer = Timer("attention()", globals={"attention": attention}, num_threads=torch.get_num_threads())
+    seconds = timer.timeit(rounds).mean
+    return seconds, peak_memory(attention, device), peak_memory(lambda: model(idx, idx)[1].backward(), device)
+
+
 def at_lengths(cfg, device, dtype):
     """Prints the time and memory of attention, and the memory of a step, at each length. Skips the lengths at which a
     scheme might not fit into memory, as its memory may grow with the square of the length."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8e9  # Windows
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
     print(f"One window, forward and backward, {device.type}, {str(dtype)[6:]}")
     print(f"{'':20}{'length':>8}{'ms of attention':>18}{'MB of attention':>18}{'MB of a step':>15}")
-    lengths, schemes = sorted({int(n) for n in cfg.lengths.split(",")}), scheme_names()
-    for n, longer in pairwise([*lengths, 0]):
-        idx = torch.randint(cfg.vocab_size, (1, n), device=device)
-        configs = [replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=n) for scheme in schemes]
-        models = [GPT(own).to(device) for own in configs]
-        with autocast(device, dtype):
-            actions = [attention(model, idx) for model in models]
-            seconds = np.median(alternate(actions, cfg.rounds, device, warmup=1), axis=0)
-            alone = [peak_memory(action, device) for action in actions]
-            step = [peak_memory(lambda m=m, idx=idx: m(idx, idx)[1].backward(), device) for m in models]
-        for scheme, s, part, whole in zip(schemes, seconds, alone, step, strict=True):
-            print(f"{scheme:20}{n:8,}{1000 * s:18,.2f}{part / 1e6:18,.2f}{whole / 1e6:15,.2f}")
-        schemes = [scheme for scheme, peak in zip(schemes, step, strict=True) if peak * (longer / n) ** 2 < memory]
+    for scheme in scheme_names():
+        for n, longer in pairwise([*sorted({int(n) for n in cfg.lengths.split(",")}), 0]):
+            own = replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=n)
+            idx = torch.randint(cfg.vocab_size, (1, n), device=device)
+            with autocast(device, dtype):
+                seconds, alone, step = measure(GPT(own).to(device), idx, cfg.rounds, device)
+            print(f"{scheme:20}{n:8,}{1000 * seconds:18,.2f}{alone / 1e6:18,.2f}{step / 1e6:15,.2f}")
+            if step * (longer / n) ** 2 > memory:
+                break
 
 
 def main(argv):
     cfg = config.load(BenchConfig, argv)
-    device = pick_device(cfg.device)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    question = at_lengths if cfg.lengths else steps
-    question(cfg, device, pick_dtype(cfg.dtype, device))
+    world = World.join(cfg.device, cfg.dtype)
+    (at_lengths if cfg.lengths else steps)(cfg, world.device, world.dtype)
     return 0
 
 

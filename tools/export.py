@@ -13,7 +13,7 @@ import config
 from data.tokenizers import END_OF_TEXT, GPT2_PATTERN, tokenizer_from
 from run import files
 from run.checkpoint import load_checkpoint
-from run.foreign import import_transformers, to_hugging_face
+from run.foreign import import_transformers, transposed
 from run.script import script
 
 TOLERANCE = 1e-3  # of the logits' spread: at far positions, transformers' float32 angles and biases are less exact
@@ -22,44 +22,118 @@ TOLERANCE = 1e-3  # of the logits' spread: at far positions, transformers' float
 @dataclass(frozen=True)
 class ExportConfig:
     # what is exported
-    runs: tuple = ()  # given without a flag: one run folder, or anything else that sample.py accepts
+    run: str = ""  # given without a flag: a run folder, or anything else that sample.py accepts
     hf_dir: str = ""  # the folder to write; default: hf in the run's folder
 
-    def __post_init__(self):
-        if len(self.runs) != 1:
-            raise ValueError("which run? Name one: python -m tools.export out/rope")
+
+NAMES = (  # a part of our weights' names, and the same part in GPT-2, GPT-NeoX and MPT
+    ("transformer.", "transformer.", "gpt_neox.", "transformer."),
+    ("wte.", "wte.", "embed_in.", "wte."),
+    (".h.", ".h.", ".layers.", ".blocks."),
+    ("ln_1.", "ln_1.", "input_layernorm.", "norm_1."),
+    ("ln_2.", "ln_2.", "post_attention_layernorm.", "norm_2."),
+    ("attn.c_attn.", "attn.c_attn.", "attention.query_key_value.", "attn.Wqkv."),
+    ("attn.c_proj.", "attn.c_proj.", "attention.dense.", "attn.out_proj."),
+    ("mlp.c_fc.", "mlp.c_fc.", "mlp.dense_h_to_4h.", "ffn.up_proj."),
+    ("mlp.c_proj.", "mlp.c_proj.", "mlp.dense_4h_to_h.", "ffn.down_proj."),
+    ("ln_f.", "ln_f.", "final_layer_norm.", "norm_f."),
+    ("pos.", "transformer.", "", ""),
+)
 
 
-def from_characters(tokenizer):
-    """By character. There is no entry for unknown characters, so they are an error, as in our tokenizer."""
+def gpt2_config(transformers, c, shared):
+    return transformers.GPT2Config(
+        n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
+        embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function="gelu_new" if c.gelu_tanh else "gelu",
+        **shared,
+    )  # fmt: skip
+
+
+def gpt_neox_config(transformers, c, shared):
+    D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
+    rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
+    if c.rope_scaling == "ntk":  # changes only the base
+        rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
+    elif c.rope_scaling != "none":
+        rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor, "original_max_position_embeddings": length}
+    if c.rope_fraction < 1:
+        rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
+    return transformers.GPTNeoXConfig(
+        max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
+        intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
+        rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
+        hidden_act="gelu_new" if c.gelu_tanh else "gelu", **shared,
+    )  # fmt: skip
+
+
+def mpt_config(transformers, c, shared):
+    longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
+    return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
+
+
+def paired(name, w, n_head):
+    """c_attn as in GPT-NeoX: q, k and v of one head are adjacent there, and channel j is rotated with j + D/2, not 2j
+    with 2j + 1."""
+    if "c_attn" not in name:
+        return w
+    qkv = w.unflatten(0, (3, n_head, -1))  # (3, H, D, …)
+    turning = torch.cat((qkv[:2, :, 0::2], qkv[:2, :, 1::2]), dim=2)
+    return torch.cat((turning, qkv[2:])).transpose(0, 1).flatten(0, 2)
+
+
+# pos_scheme -> the config of its architecture and the form of its weights there, in the order of NAMES
+ARCHITECTURES = {
+    "learnable": (gpt2_config, lambda name, w, n_head: transposed(name, w)),
+    "rope": (gpt_neox_config, paired),
+    "alibi": (mpt_config, lambda name, w, n_head: w),
+}
+
+
+@torch.no_grad()
+def to_hugging_face(model, eot):
+    """The model as one of transformers' models. eot: the id between documents, or None. ValueError if no architecture
+    there computes the same."""
+    c = model.config
+    if c.pos_scheme not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"cannot export pos_scheme={c.pos_scheme}: Hugging Face has architectures only for {known}")
+    if c.window or "0" in c.pos_pattern or c.qk_norm:
+        raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
+    transformers = import_transformers()
+    shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
+    make_config, converted = ARCHITECTURES[c.pos_scheme]
+    exported = transformers.AutoModelForCausalLM.from_config(make_config(transformers, c, shared))
+    for p in exported.parameters():  # they may have biases that our model lacks
+        p.zero_()
+    column, state = list(ARCHITECTURES).index(c.pos_scheme), {}
+    for name, w in model.state_dict().items():
+        w = converted(name, w, c.n_head)
+        for ours, *theirs in NAMES:
+            name = name.replace(ours, theirs[column])
+        state[name] = w
+    exported.load_state_dict(state, strict=False)  # main compares the logits
+    return exported
+
+
+def fast_tokenizer(tokenizer, kind):
+    """The same tokenizer, of the package `tokenizers`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
-    fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    fast.decoder = decoders.Fuse()
-    return fast
-
-
-def from_tiktoken(tokenizer):
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    encoding = tokenizer.encoding
-    converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
-    ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
-    converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
-    return converter.converted()
-
-
-def from_json(tokenizer):
-    from tokenizers import Tokenizer, decoders
-
-    fast = Tokenizer.from_str(tokenizer.spec["json"])
-    fast.decoder = decoders.ByteLevel()  # the file may have none
+    if kind == "hf":
+        fast = Tokenizer.from_str(tokenizer.spec["json"])
+        fast.decoder = decoders.ByteLevel()  # the file may have none
+    elif kind == "char":  # no entry for unknown characters, so they are an error, as in our tokenizer
+        fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
+        fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        fast.decoder = decoders.Fuse()
+    else:
+        encoding = tokenizer.encoding
+        ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
+        converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
+        converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
+        fast = converter.converted()
     return fast
-
-
-# kind of tokenizer -> the function that gives the same one of the package `tokenizers`
-TOKENIZERS = {"char": from_characters, "bpe": from_tiktoken, "gpt2": from_tiktoken, "hf": from_json}
 
 
 @torch.no_grad()
@@ -71,8 +145,8 @@ def largest_difference(model, exported, n):
 
 
 def main(argv):
-    cfg = config.load(ExportConfig, argv, bare_field="runs")
-    checkpoint = load_checkpoint(cfg.runs[0])
+    cfg = config.load(ExportConfig, argv, bare_field="run")
+    checkpoint = load_checkpoint(cfg.run)
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
@@ -82,10 +156,10 @@ def main(argv):
     exported = to_hugging_face(model, eot)
     transformers = import_transformers()
 
-    with files.Lock(target.parent, f".{target.name}.lock"), files.making(target) as folder:
+    with files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
-            fast = TOKENIZERS[spec["kind"]](tokenizer)
+            fast = fast_tokenizer(tokenizer, spec["kind"])
             eos = None if eot is None else fast.id_to_token(eot)
             options = dict(eos_token=eos, clean_up_tokenization_spaces=False)
             transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **options).save_pretrained(folder)
