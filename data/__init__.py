@@ -113,12 +113,9 @@ def file_hash(path):
 
 def _open(path, dtype, count, sha256):
     """The array in a file. ValueError unless the file is what meta.json says."""
-    size, expected = path.stat().st_size if path.is_file() else 0, count * np.dtype(dtype).itemsize
-    why = "" if 0 < size == expected else f"{size} bytes instead of {expected}"
-    if not why and size < HASHED_BELOW and file_hash(path) != sha256:
-        why = "its sha256 is not that in meta.json"
-    if why:
-        raise ValueError(f"{path} is damaged or incomplete ({why}): prepare the dataset again, with --overwrite")
+    size = path.stat().st_size if path.is_file() else 0
+    if not 0 < size == count * np.dtype(dtype).itemsize or (size < HASHED_BELOW and file_hash(path) != sha256):
+        raise ValueError(f"{path} is damaged or incomplete: prepare the dataset again, with --overwrite")
     return np.memmap(path, dtype=dtype, mode="r")
 
 

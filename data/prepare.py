@@ -10,15 +10,11 @@ TEXT is one of these names, your own files and folders, or hf:NAME for a dataset
   kjv               English prose: the King James Bible
   openwebtext       the hub's OpenWebText, in GPT-2's tokens
 
-  python -m data.prepare sympy --tokenizer=bpe:1024
   python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
   python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
-  python -m data.prepare hf:HuggingFaceFW/fineweb-edu --config=sample-10BT --name=fineweb
 
 A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. Those two and the hub
-need: pip install datasets
-A tokenizer.json needs: pip install tokenizers
-If a file has the name of a text, write ./NAME.
+need `pip install datasets`, a tokenizer.json `pip install tokenizers`. If a file has the name of a text, write ./NAME.
 """
 
 import hashlib

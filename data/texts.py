@@ -121,8 +121,7 @@ def split_rows(source, where, column):
 
 
 def sympy(cfg):
-    root = Path(importlib.util.find_spec("sympy").origin).parent  # without importing it
-    files = ascii_sources(root, {"tests"})
+    files = ascii_sources(Path(importlib.util.find_spec("sympy").origin).parent, {"tests"})  # without importing it
     if hashlib.sha256(b"".join(p.read_bytes() for p in files.values())).hexdigest() != SYMPY_SHA256:
         how = f"pip install --force-reinstall sympy=={SYMPY}"
         raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {how}")
@@ -137,18 +136,16 @@ def stdlib(cfg):
 
 def ascii_sources(root, outside):
     """The pure ASCII .py files below root, except those in a folder whose name is in `outside`."""
-    files = by_name(find_files([root], "*.py"), root)
+    files = find_files([root], "*.py", root)
     return {name: p for name, p in files.items() if not outside & {*name.split("/")} and p.read_bytes().isascii()}
 
 
-def find_files(paths, glob):
-    """The files among `paths`, and those in its folders that match `glob`, sorted; empty files are left out."""
+def find_files(paths, glob, root=None):
+    """{path from root: file} of the files among `paths`, and of those in its folders that match `glob`, sorted; empty
+    files are left out. The default root is the folder that all share."""
     found = {file for path in map(Path, paths) for file in (path.rglob(glob) if path.is_dir() else [path])}
-    return sorted(p for p in found if p.is_file() and p.stat().st_size > 0)
-
-
-def by_name(files, root):
-    """{path from root: file}."""
+    files = sorted(p for p in found if p.is_file() and p.stat().st_size > 0)
+    root = root or os.path.commonpath([p.resolve().parent for p in files] or "/")
     return {Path(os.path.relpath(p, root)).as_posix(): p for p in files}
 
 
@@ -215,13 +212,12 @@ def find_text(names, glob):
     files, source = find_files(names, glob), " ".join(str(Path(name).resolve()) for name in names)
     if not files:
         raise ValueError(f"no text found: {source} is empty, or has no file that matches --glob={glob!r}")
-    state = json_hash([[p.name, file_hash(p)] for p in files])
-    if files[0].suffix in ROWS:
-        where = {"path": ROWS[files[0].suffix], "data_files": [str(p.resolve()) for p in files]}
-        where["download_mode"] = "force_redownload"  # the package's cache goes by time: it may hold an older text
-        return Text(lambda cfg: split_rows(source, where, cfg.column), "", source, "gpt2", ("glob", "column"), state)
-    texts = by_name(files, os.path.commonpath([p.resolve().parent for p in files]))
-    return Text(lambda cfg: split_texts(texts, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
+    state, kind = json_hash([[p.name, file_hash(p)] for p in files.values()]), Path(min(files)).suffix
+    if kind not in ROWS:
+        return Text(lambda cfg: split_texts(files, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
+    where = {"path": ROWS[kind], "data_files": [str(p.resolve()) for p in files.values()]}
+    where["download_mode"] = "force_redownload"  # the package's cache goes by time: it may hold an older text
+    return Text(lambda cfg: split_rows(source, where, cfg.column), "", source, "gpt2", ("glob", "column"), state)
 
 
 TEXTS = {
