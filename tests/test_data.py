@@ -29,10 +29,6 @@ def documents(ds, split):
     return [ds.tokenizer.decode_bytes(ids).decode().removesuffix(END_OF_TEXT) for ids in pieces]
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Preparing
-
-
 def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
     texts = write_texts(tmp_path / "texts", n=30)
     ds = prepare(tmp_path, texts)
@@ -55,8 +51,8 @@ def test_tiny_shakespeare_is_nanogpts(tmp_path, gpt2_bpe):
 
 def test_line_ends_stay_as_they_are(tmp_path):
     text = "one\r\ntwo\r\n" * 300
-    (tmp_path / "a.txt").write_bytes(text.encode())
-    ds = prepare(tmp_path, tmp_path / "a.txt")
+    (tmp_path / "a.py").write_bytes(text.encode())  # a text, not a config file
+    ds = prepare(tmp_path, tmp_path / "a.py")
     assert len(ds.val.tokens) == 300 and list(ds.val.docs) == [0]  # the last tenth of a single file
     assert ds.tokenizer.decode_bytes([*ds.train.tokens, *ds.val.tokens]).decode() == text
     assert sum(split["bytes"] for split in ds.meta["splits"].values()) == len(text.encode())
@@ -125,7 +121,7 @@ def test_mistakes_in_preparation_write_nothing(tmp_path, args, message, dataset,
     assert not (tmp_path / "new").exists()
 
 
-def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, monkeypatch, capsys):
+def test_a_dataset_is_replaced_only_with_overwrite_and_a_changed_text_is_noticed(tmp_path, monkeypatch, capsys):
     a, b = (write_texts(tmp_path / name, n=2) for name in "ab")
     before = prepare(tmp_path, a).hash
     with monkeypatch.context() as m:
@@ -136,22 +132,15 @@ def test_a_dataset_is_replaced_only_with_overwrite(tmp_path, monkeypatch, capsys
         with pytest.raises(ValueError, match=OTHER):
             prepare(tmp_path, *args)
     (a / "99.txt").write_bytes(b"\xff" * 100)
-    with pytest.raises(ValueError, match="99.txt is not UTF-8"):
-        prepare(tmp_path, a, "--overwrite")
+    for flags, message in (([], OTHER), (["--overwrite"], "99.txt is not UTF-8")):
+        with pytest.raises(ValueError, match=message):
+            prepare(tmp_path, a, *flags)
+    (a / "99.txt").unlink()
+    (a / "00.txt").write_text((a / "00.txt").read_text().replace("def", "fed"))  # of the same size
+    with pytest.raises(ValueError, match=OTHER):
+        prepare(tmp_path, a)
     assert data.load(f"{tmp_path}/set").hash == before
     assert prepare(tmp_path, b, "--overwrite", "--tokenizer=bpe:300").tokenizer.n_vocab == 300
-
-
-def test_a_changed_text_is_noticed(tmp_path):
-    folder = write_texts(tmp_path / "texts", n=2)
-    before = prepare(tmp_path, folder).hash
-    text = (folder / "00.txt").read_text()
-    for name, changed in (("00.txt", text.replace("def", "fed")), ("02.txt", "new")):  # the first of the same size
-        (folder / name).write_text(changed)
-        with pytest.raises(ValueError, match=OTHER):
-            prepare(tmp_path, folder)
-        assert data.load(f"{tmp_path}/set").hash == before
-        before = prepare(tmp_path, folder, "--overwrite").hash
 
 
 def test_a_separator_makes_many_documents_of_one_file(tmp_path):
@@ -177,10 +166,6 @@ def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "a.txt is not Tiny Shakespeare" in done.stderr
 
 
-# ----------------------------------------------------------------------------------------------------------
-# Loading
-
-
 def test_a_token_id_past_the_vocabulary_is_refused():
     split = data.Split(np.array([1, 2, 999, 3]), np.zeros(1, np.int64), n_vocab=999)
     with pytest.raises(ValueError, match="contains token id 999, but the vocabulary ends at 998"):
@@ -191,10 +176,6 @@ def test_a_token_id_past_the_vocabulary_is_refused():
 def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, command, tmp_path):
     with pytest.raises(ValueError, match=f"{name}' is not prepared .*: run  python -m data.prepare {command}$"):
         data.load(name if name == "no_such" else f"{tmp_path}/{name}")
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Tokenizers
 
 
 def tokenizer_json(path, **changes):
@@ -242,10 +223,6 @@ def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match="needs one more package: pip install tokenizers"):
         tokenizer_from(composes.spec)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Batches
 
 
 def batches(n_tokens=1000, block_size=16, rows=4, seed=0):
