@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import config
 import data
@@ -58,7 +57,7 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
     tokens_path, docs_path, n_bytes = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for name, text in tqdm(documents, f"tokenising {split}", documents.total, unit="doc"):
+        for name, text in documents.shown(f"tokenising {split}"):
             if docs.tell() and tokenizer.eot is not None:
                 tokens.write(np.array(tokenizer.eot, dtype))
             docs.write(np.int64(tokens.tell() // dtype.itemsize))
@@ -88,11 +87,6 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
         print("note: evaluations need 20 validation documents for ±: give more documents, or divide them (--split_on)")
     counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
-
-
-def texts_of(documents, what):
-    for _, text in tqdm(documents, what, documents.total, unit="doc"):
-        yield text
 
 
 def main(argv):
@@ -129,7 +123,11 @@ def main(argv):
             return 0
         print(f"preparing {name}: {text.source}")
         documents = text.read(cfg)
-        tokenizer = tokenizer or make_tokenizer(kind, lambda split: texts_of(documents[split], f"reading {split}"))
+
+        def texts(split):
+            return (text for _, text in documents[split].shown(f"reading {split}"))
+
+        tokenizer = tokenizer or make_tokenizer(kind, texts)
         write_dataset(folder, temporary, documents, tokenizer, source)
     print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from data import file_hash, recall
 from run.files import json_hash
@@ -29,13 +30,14 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a split, as (name, text). Every loop reads them again, one file or row at a time."""
+    """The documents of a split. They are read again whenever they are asked for, one file or row at a time."""
 
-    read: Callable  # yields them
+    read: Callable  # yields (name, text) of each
     total: int | None  # how many they are, if that is known
 
-    def __iter__(self):
-        return self.read()
+    def shown(self, what):
+        """Yields (name, text) of each, with a bar of the progress."""
+        return tqdm(self.read(), what, self.total, unit="doc")
 
 
 def split_texts(texts, separator="", smallest=0, largest=math.inf):
@@ -105,8 +107,9 @@ def split_rows(source, where, column):
     if "train" not in splits:
         raise ValueError(f"{source} has no split 'train', only: {', '.join(splits)}")
     train, val = splits["train"], splits.get("validation")
-    if column not in train.features:
-        raise ValueError(f"{source} has no column {column!r}: choose one with --column={'|'.join(train.features)}")
+    if getattr(train.features.get(column), "dtype", None) not in ("string", "large_string"):
+        known = ", ".join(train.features)
+        raise ValueError(f"--column={column!r} is not a column of text in {source}, which has: {known}")
     if val is None:
         n = len(train)
         count = max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
@@ -114,8 +117,8 @@ def split_rows(source, where, column):
         train, val = train.select(np.sort(order[count:])), train.select(np.sort(order[:count]))
 
     def documents(rows):
-        texts = rows.select_columns(column)
-        return Documents(lambda: (("a row", row[column]) for row in texts if row[column]), len(rows))
+        rows = rows.select_columns(column)
+        return Documents(lambda: (("a row", row[column]) for row in rows if row[column]), len(rows))
 
     return {"train": documents(train), "val": documents(val)}
 

@@ -60,7 +60,7 @@ def test_line_ends_stay_as_they_are(tmp_path):
 
 def test_one_huge_file_leaves_small_ones_to_train_on():
     documents = split_texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)})
-    assert len(list(documents["train"])) == 8 and len(list(documents["val"])) == 2
+    assert len(list(documents["train"].read())) == 8 and len(list(documents["val"].read())) == 2
 
 
 def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
@@ -74,9 +74,9 @@ def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_data
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
     documents = texts.sympy(None)
-    names = {name for part in documents.values() for name, text in part}
+    names = {name for part in documents.values() for name, text in part.read()}
     assert len(names) == 830 and "core/add.py" in names and not any("/tests/" in name for name in names)
-    assert len(list(split_texts(dict.fromkeys(names, "x"))["val"])) == 83  # by number: their sizes are equal
+    assert len(list(split_texts(dict.fromkeys(names, "x"))["val"].read())) == 83  # by number: their sizes are equal
     monkeypatch.setattr(texts, "ascii_sources", lambda *args: {"README.md": ROOT / "README.md"})
     with pytest.raises(ValueError, match="not installed unchanged: pip install --force-reinstall sympy==1.14.0"):
         texts.sympy(None)

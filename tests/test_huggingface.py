@@ -80,7 +80,7 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
     def held_out(**splits):
         monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)
         documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
-        return [[text for name, text in documents[split]] for split in ("train", "val")]
+        return [[text for name, text in documents[split].read()] for split in ("train", "val")]
 
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(300_000)]})
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
@@ -94,7 +94,7 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
     "args, message",
     [
         (["{tmp}/broken.parquet"], "broken.parquet could not be loaded: Parquet magic bytes not found"),
-        (["{tmp}/good.jsonl", "--column=body"], "good.jsonl has no column 'body': choose one with --column=id|text$"),
+        (["{tmp}/good.jsonl", "--column=id"], "--column='id' is not a column of text in .*which has: id, text$"),
         (["{tmp}/one.jsonl"], "the text has too few documents, and none is left for train"),
         (["hf:no/such"], "no/such could not be loaded: the hub is away"),
     ],
