@@ -8,6 +8,7 @@ import codecs
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -17,15 +18,13 @@ from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
 
-LONGEST_PROMPT = 10**7  # bytes; a device would have no end
-
 
 @dataclass(frozen=True)
 class SampleConfig(Overrides):
     # what is written
     out_dir: str = "out/rope"  # may stand without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
     tokenizer: str = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (that of a prepared text)
-    start: str = "\n"  # the prompt; FILE:path reads it from a text file, and - from standard input
+    start: str = "\n"  # the prompt; FILE:path reads it from a text file
     num_samples: int = 3  # how many continuations of the prompt
     max_new_tokens: int = 500  # the length of a continuation
     temperature: float = 0.8  # 0: always the likeliest token
@@ -43,23 +42,6 @@ class SampleConfig(Overrides):
             raise ValueError(f"temperature={self.temperature} must be 0 (the likeliest token) or at least 0.001")
 
 
-def read_prompt(start):
-    """The prompt that --start=`start` asks for. ValueError unless it is a text in UTF-8."""
-    try:
-        if start == "-":
-            raw = sys.stdin.buffer.read(LONGEST_PROMPT)
-        elif start.startswith("FILE:"):
-            with open(start.removeprefix("FILE:"), "rb") as f:
-                raw = f.read(LONGEST_PROMPT)
-        else:
-            raw = start.encode()
-        if 0 < len(raw) < LONGEST_PROMPT:
-            return raw.decode()
-    except ValueError as error:
-        raise ValueError(f"--start={start[:40]!r} is not a prompt: {error}") from None
-    raise ValueError(f"--start={start[:40]!r}: a prompt must have 1 to {LONGEST_PROMPT:,} bytes")
-
-
 def sample(cfg, out):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
     # the tokenizer and the prompt
@@ -69,7 +51,11 @@ def sample(cfg, out):
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
     else:
         tokenizer = tokenizer_from(checkpoint.own_tokenizer_spec())
-    prompt = read_prompt(cfg.start)
+    prompt = cfg.start
+    if prompt.startswith("FILE:"):
+        prompt = Path(prompt.removeprefix("FILE:")).read_bytes().decode()
+    if not prompt:
+        raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
     ids = list(tokenizer.encode(prompt))
 
     # the model, with the overrides, for as many tokens as asked for

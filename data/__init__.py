@@ -75,47 +75,34 @@ class Dataset:
 
 def folder_of(name):
     """data/NAME, or a folder anywhere if `name` is a path."""
-    if not name.isprintable():
-        raise ValueError(f"a dataset cannot have the name {name!r}")
     return ROOT / name if Path(name).name == name else Path(name)
 
 
 def load(name):
     """The prepared dataset `name`. ValueError if it is missing or if its files do not match its meta.json."""
     folder = folder_of(name)
-    meta_path = folder / "meta.json"
-    if not meta_path.is_file():
-        from data import prepare  # only here: most calls find it prepared
+    if not (folder / "meta.json").is_file():
+        from data import prepare, texts  # only here: most calls find it prepared
 
         if name != DEFAULT:
-            texts = {text.dataset: known for known, text in prepare.TEXTS.items()}
+            known = {text.dataset: what for what, text in texts.TEXTS.items()}
             prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "none"
-            how = f"run  python -m data.prepare {texts.get(folder.name, f'PATH --name={name}')}"
+            how = f"run  python -m data.prepare {known.get(folder.name, f'PATH --name={name}')}"
             raise ValueError(f"dataset {name!r} is not prepared (prepared are: {prepared}): {how}")
         prepare.main(["sympy"])
-    meta = read_json(meta_path, META)
     try:
-        tokenizer = tokenizer_from(meta["tokenizer"])
-    except ValueError as error:
-        raise ValueError(f"{meta_path}: {error}") from None
-    splits = {}
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        meta = None
+    if not matches(meta, META):
+        raise ValueError(f"{folder / 'meta.json'} is damaged or not of the expected kind: prepare it again")
+    tokenizer, splits = tokenizer_from(meta["tokenizer"]), {}
     for split in SPLITS:
         info = meta["splits"][split]
         tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
         docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
         splits[split] = Split(tokens, docs, tokenizer.n_vocab)
     return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
-
-
-def read_json(path, form):
-    """The content of a JSON file. ValueError unless it has the form (config.matches)."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        content = None
-    if not matches(content, form):
-        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
-    return content
 
 
 def file_hash(path):
@@ -126,12 +113,9 @@ def file_hash(path):
 
 def _open(path, dtype, count, sha256):
     """The array in a file. ValueError unless the file is what meta.json says."""
-    size, expected = path.stat().st_size if path.is_file() else 0, count * np.dtype(dtype).itemsize
-    why = "" if 0 < size == expected else f"{size} bytes instead of {expected}"
-    if not why and size < HASHED_BELOW and file_hash(path) != sha256:
-        why = "its sha256 is not that in meta.json"
-    if why:
-        raise ValueError(f"{path} is damaged or incomplete ({why}): prepare the dataset again, with --overwrite")
+    size = path.stat().st_size if path.is_file() else 0
+    if not 0 < size == count * np.dtype(dtype).itemsize or (size < HASHED_BELOW and file_hash(path) != sha256):
+        raise ValueError(f"{path} is damaged or incomplete: prepare the dataset again, with --overwrite")
     return np.memmap(path, dtype=dtype, mode="r")
 
 
@@ -153,8 +137,6 @@ class Batches:
         if self.n_windows < 1:
             short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
             raise ValueError(f"the training text has {short}: at least {2 * block_size:,} are needed")
-        if rows_per_step > max(self.n_windows, 100_000):
-            raise ValueError(f"a step of {rows_per_step:,} windows is too large: lower --batch_size")
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):

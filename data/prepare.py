@@ -1,57 +1,72 @@
 """Prepares a text for training: python -m data.prepare TEXT
 
-TEXT is one of the names below, your own files and folders, or hf:NAME for a dataset of the Hugging Face hub:
+TEXT is one of these names, your own files and folders, or hf:NAME for a dataset of the Hugging Face hub:
 
-{texts}
+  sympy             Python source, the same on every machine (the default)
+  stdlib            the source of this Python's library
+  shakespeare_char  Tiny Shakespeare, as in nanoGPT
+  shakespeare       the same in GPT-2's tokens
+  recall            generated facts to look up, for --protocol=recall
+  kjv               English prose: the King James Bible
+  openwebtext       the hub's OpenWebText, in GPT-2's tokens
 
-  python -m data.prepare sympy --tokenizer=bpe:1024
   python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
   python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
-  python -m data.prepare hf:HuggingFaceFW/fineweb-edu --config=sample-10BT --name=fineweb
 
 A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. Those two and the hub
-need: pip install datasets
-A tokenizer.json needs: pip install tokenizers
-If a file has the name of a text, write ./NAME.
+need `pip install datasets`, a tokenizer.json `pip install tokenizers`. If a file has the name of a text, write ./NAME.
 """
 
-import argparse
 import hashlib
-import inspect
 import json
 import os
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
+import config
 import data
-from data.texts import TEXTS, find_text
+from data.texts import find_text
 from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
 from run.files import locked, making
 from run.script import script
 
 FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json")  # of a dataset, as they are written
-OPTIONS = ("glob", "split_on", "file", "column", "config")  # flags that only some texts take
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    # the dataset
+    tokenizer: str = ""  # char (default), gpt2 (default for rows), bpe:N, PATH/tokenizer.json, data:NAME (a dataset's)
+    name: str = ""  # train with --dataset=NAME; needed for your own files
+    overwrite: bool = False  # replace a dataset of this name
+    # flags that only some texts take
+    glob: str = "*.txt"  # which files of a folder
+    split_on: str = ""  # separator between the documents of a text file; \n\n: blank lines
+    file: str = ""  # a copy of Tiny Shakespeare that you have
+    column: str = "text"  # the column of the rows that holds the text
+    config: str = ""  # which configuration of a dataset of the hub
+
+    def __post_init__(self):
+        separator = self.split_on.encode("latin-1", "backslashreplace").decode("unicode_escape")  # \n is a line end
+        object.__setattr__(self, "split_on", separator)
 
 
 def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
     tokens_path, docs_path, n_bytes = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for document in tqdm(documents, desc=f"tokenising {split}", unit="doc"):
+        for name, text in documents.shown(f"tokenising {split}"):
             if docs.tell() and tokenizer.eot is not None:
                 tokens.write(np.array(tokenizer.eot, dtype))
             docs.write(np.int64(tokens.tell() // dtype.itemsize))
-            for piece in document.pieces():
-                try:
-                    tokens.write(np.asarray(tokenizer.encode_plain(piece), dtype))
-                except ValueError as error:
-                    raise ValueError(f"{document.name}: {error}") from None
-                raw = piece.encode()
-                n_bytes += len(raw)
-                text_hash.update(raw)
+            try:
+                tokens.write(np.asarray(tokenizer.encode_plain(text), dtype))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            n_bytes += len(text.encode())
+            text_hash.update(text.encode())
         counts = {"tokens": tokens.tell() // dtype.itemsize, "documents": docs.tell() // 8, "bytes": n_bytes}
     if not counts["documents"]:
         raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
@@ -74,87 +89,48 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
 
 
-def unescaped(text):
-    """A separator as it is meant: \\n is a line end."""
-    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-
-
-def check_same(folder, source, tokenizer):
-    """ValueError if the dataset in `folder` was not made from `source` and, unless it is None, with the tokenizer."""
-    meta = data.read_json(folder / "meta.json", data.META)
-    held = meta["source"]
-    keys = sorted((source.keys() | held.keys()) - {"sha256", "state"})
-    if unlike := ", ".join(f"{key}={held.get(key)!r}" for key in keys if held.get(key) != source.get(key)):
-        raise ValueError(f"{folder} holds another dataset ({unlike}): choose another --name, or --overwrite")
-    if held.get("state", source["state"]) != source["state"]:
-        raise ValueError(f"the text has changed since {folder} was prepared: --overwrite prepares it again")
-    if tokenizer and meta["tokenizer"] != tokenizer.spec:
-        raise ValueError(f"the tokenizer has changed since {folder} was prepared: --overwrite prepares it again")
-
-
-def parser():
-    class Parser(argparse.ArgumentParser):
-        def error(self, message):  # in one line, as the other scripts do
-            raise ValueError(f"{message}; --help says more")
-
-    texts = "\n".join(f"  {name:17} {text.about}" for name, text in TEXTS.items())
-    layout = argparse.RawDescriptionHelpFormatter
-    made = Parser("python -m data.prepare", description=__doc__.format(texts=texts), formatter_class=layout)
-    add = made.add_argument
-    add("text", nargs="+", metavar="TEXT", help="a name, hf:NAME, or files and folders")
-    add("--tokenizer", help="char, bpe:N (trained on the text), gpt2, PATH/tokenizer.json (Hugging Face's format), or "
-        "data:NAME (that of a prepared dataset). Default: char; gpt2 for rows")  # fmt: skip
-    add("--name", help="train with --dataset=NAME; needed for your own files")
-    add("--glob", help="which files of a folder (default: *.txt)")
-    add("--file", help="a copy of Tiny Shakespeare that you have")
-    add("--split_on", type=unescaped, help="separator between the documents of a text file; '\\n\\n': blank lines")
-    add("--column", help="the column of the rows that holds the text (default: text)")
-    add("--config", help="which configuration of a dataset of the hub")
-    add("--overwrite", action="store_true", help="replace a dataset of this name")
-    return made
-
-
 def main(argv):
-    args = parser().parse_args(argv)
-    text = find_text(args.text, args.glob or "*.txt")
-    given = {flag: value for flag in OPTIONS if (value := getattr(args, flag))}
-    if odd := given.keys() - inspect.signature(text.read).parameters.keys():
-        raise ValueError(f"--{min(odd)} has no meaning for {' '.join(args.text)}")
-    kind = args.tokenizer or text.tokenizer
+    names = [arg for arg in argv if not arg.startswith("-")]  # here, a .py file is a text and not a config file
+    cfg = config.load(PrepareConfig, [arg for arg in argv if arg.startswith("-")])
+    if not names:
+        raise ValueError("which text? Name one: python -m data.prepare sympy (--help lists them)")
+    text = find_text(names, cfg.glob)
+    some = ("glob", "split_on", "file", "column", "config")
+    given = {flag: value for flag in some if (value := getattr(cfg, flag)) != getattr(PrepareConfig, flag)}
+    if odd := given.keys() - {*text.flags}:
+        raise ValueError(f"--{min(odd)} has no meaning for {' '.join(names)}")
+    kind = cfg.tokenizer or text.tokenizer
     tokenizer = None if is_trained(kind) else named_tokenizer(kind)
-    usual = text.dataset
-    if usual and kind != text.tokenizer:
-        usual = f"{usual.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # sympy_bpe1024
-    if not (name := args.name or usual):
+    name = text.dataset
+    if name and kind != text.tokenizer:
+        name = f"{name.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # sympy_bpe1024
+    if not (name := cfg.name or name):
         raise ValueError("this dataset needs a name: --name=NAME")
     folder = data.folder_of(name)
-    held = {p.name for p in folder.iterdir() if not p.name.startswith(".")} if folder.is_dir() else set()
-    if others := held - {*FILES, "prepare.py"}:  # prepare.py is nanoGPT's
-        raise ValueError(f"--name={name}: {folder} holds other files, such as {min(others)}: choose another name")
-    if "train.bin" in held and "train_docs.bin" not in held and not args.overwrite:
-        raise ValueError(f"{folder} holds the tokens of another program: choose another --name, or --overwrite")
+    held = {p.name for p in folder.iterdir() if p.name[0] != "."} - {"prepare.py"} if folder.is_dir() else {}
+    if held and FILES[0] not in held and not cfg.overwrite:
+        raise ValueError(f"{folder} holds other files, such as {min(held)}: choose another --name, or --overwrite")
     source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
     source.pop("file", None)  # every copy is the same text
     with locked(folder), making(folder / "dataset") as temporary:
-        if (folder / "meta.json").is_file() and not args.overwrite:
-            check_same(folder, source, tokenizer)
+        if (folder / "meta.json").is_file() and not cfg.overwrite:
+            held = data.load(name)
+            tokenizer, source["sha256"] = tokenizer or held.tokenizer, held.meta["source"].get("sha256")
+            if (held.meta["source"], held.tokenizer.spec) != (source, tokenizer.spec):
+                other = "was prepared from another text or with other flags, or the text or the tokenizer has changed"
+                raise ValueError(f"{folder} {other}: choose another --name, or --overwrite")
             print(f"{folder} is prepared already (--overwrite prepares it again)")
             return 0
         print(f"preparing {name}: {text.source}")
-        try:
-            documents = text.read(**given)
-            tokenizer = tokenizer or make_tokenizer(kind, lambda split: pieces(documents, split))
-            write_dataset(folder, temporary, documents, tokenizer, source)
-        except KeyboardInterrupt:
-            print("\nstopped: nothing has changed", file=sys.stderr)
-            raise
+        documents = text.read(cfg)
+
+        def texts(split):
+            return (text for _, text in documents[split].shown(f"reading {split}"))
+
+        tokenizer = tokenizer or make_tokenizer(kind, texts)
+        write_dataset(folder, temporary, documents, tokenizer, source)
     print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0
-
-
-def pieces(documents, split):
-    for document in tqdm(documents[split], desc=f"reading {split}", unit="doc"):
-        yield from document.pieces()
 
 
 if __name__ == "__main__":

