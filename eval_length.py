@@ -33,7 +33,6 @@ from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
 CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position", "sinks")  # of the trained models
-UNMEASURED = ("runs", "results_dir", "keep", *CALL_FIELDS)  # what is measured does not depend on these
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,8 @@ def main(argv):
         print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
         raise
     results, losses = pool_seeds(protocol, measured)
-    settings = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.name not in UNMEASURED}
+    left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
+    settings = {key: value for key, value in dataclasses.asdict(cfg).items() if key not in left_out}
     of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
     base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(of)[:6]}")
     *_, text = targets.values()  # of the longest training length

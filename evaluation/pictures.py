@@ -19,22 +19,18 @@ def figure_of(columns, title, width=4.6, height=3.9, **sharing):
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
-def line_style(i):
-    """matplotlib's keywords for line i of a picture."""
-    color, marker, dash = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLORS) % len(DASHES)]
-    return {"color": color, "marker": marker, "markersize": 5, "linestyle": dash}
-
-
 def scheme_styles(schemes):
-    """The style of each line, given its scheme. The schemes of ORDER have the same colour and marker in every picture.
-    Other schemes, and further lines of a scheme, take the colours that are free in this one, then used ones with
-    another dash."""
+    """matplotlib's keywords for each line, given its scheme. The schemes of ORDER have the same colour and marker in
+    every picture. Other schemes, and further lines of a scheme, take the colours that are free in this one, then used
+    ones with another dash."""
     schemes, styles = list(schemes), []
     unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
     free = itertools.chain(unused, itertools.count(len(COLORS)))
     for n, scheme in enumerate(schemes):
         is_first = scheme in ORDER and scheme not in schemes[:n]
-        styles.append(line_style(ORDER.index(scheme) if is_first else next(free)))
+        i = ORDER.index(scheme) if is_first else next(free)
+        color, marker, dash = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLORS) % len(DASHES)]
+        styles.append({"color": color, "marker": marker, "markersize": 5, "linestyle": dash})
     return styles
 
 

@@ -82,12 +82,6 @@ class Recall(Protocol, name="recall", stem="recall"):
     apart = 1.04
     identity = {"questions": "planted once, with the longest context before all of them"}
 
-    def change(self, found, distance, length):
-        """Plants the facts of all questions at distances from `distance` up to twice that."""
-        rng = np.random.default_rng((self.seed, distance))
-        distances = rng.integers(distance, min(2 * distance, length - 2), size=len(found["ends"]))
-        return planted(found["signs"], distances)
-
     def prepare(self, dataset, trained):
         """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
         of SIGNS."""
@@ -101,8 +95,11 @@ class Recall(Protocol, name="recall", stem="recall"):
         return {d: length for d, length in lengths.items() if limit is None or length <= limit}
 
     def measure(self, job, length, subject, found, trained):
-        """Whether each answer is right (questions,), and `loss-D`, its loss."""
-        change = self.change(found, int(job), length)
+        """Whether each answer is right (questions,), and `loss-D`, its loss. The facts stand D to 2D tokens back."""
+        d = int(job)
+        rng = np.random.default_rng((self.seed, d))
+        distances = rng.integers(d, min(2 * d, length - 2), size=len(found["ends"]))
+        change = planted(found["signs"], distances)
         losses, right = score(subject, found["ends"] - length, length, scored=1, change=change)
         return {job: right[:, 0], f"loss-{job}": losses[:, 0]}
 

@@ -29,23 +29,25 @@ def result_of(protocol, about, found):
 
 
 def pool_seeds(protocol, measured):
-    """{name: result}, with the seeds of one experiment pooled into one result, and {name: {seed: found}}. A second run
-    with the same seed keeps a line of its own. measured: {name: Measured}."""
+    """{name: result}, with the seeds of one experiment pooled into one result, named by a run without its seed, and
+    {name: {seed: found}}. A second run with the same seed keeps a line of its own. measured: {name: Measured}."""
     groups = {}  # {experiment: {seed: name}}
     for name, (run, _, result) in measured.items():
         names = groups.setdefault(run.experiment, {})
         (groups.setdefault(name, {}) if result["seed"] in names else names)[result["seed"]] = name
     results, losses = {}, {}
     for names in groups.values():
-        shortest = min(names.values(), key=len)
-        result, found = measured[shortest].result, {seed: measured[name].found for seed, name in names.items()}
+        seed, line = min(names.items(), key=lambda item: len(item[1]))
+        result, found = measured[line].result, {seed: measured[name].found for seed, name in names.items()}
         if len(names) > 1:
+            if (short := line.removesuffix(f"-{seed}")) not in {*measured, *results}:
+                line = short
             first, *others = found.values()
             common = set(first).intersection(*others) - {"documents"}
             stacked = {key: np.stack([run[key] for run in found.values()]) for key in common}
             result = result_of(protocol, result, stacked | {"documents": first["documents"]})
             result["seeds"] = {name: measured[name].result["rows"] for name in names.values()}
-        results[shortest], losses[shortest] = result, found
+        results[line], losses[line] = result, found
     return results, losses
 
 
@@ -161,14 +163,12 @@ def draw(protocol, results, words):
     title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}")
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
-
-    def end(name):
-        return (results[name]["rows"][shown[-1]] or {}).get(next(iter(protocol.panels)), -np.inf)
-
+    first = next(iter(protocol.panels))
+    from_above = sorted(results, key=lambda name: -(results[name]["rows"][shown[-1]] or {}).get(first, -np.inf))
     for axes, (key, ylabel) in zip(panels, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
-        for i, name in enumerate(sorted(results, key=end, reverse=True)):  # the legend is in the order of the lines
+        for i, name in enumerate(from_above):  # the legend is in the order in which lines end
             result, style = results[name], styles[name]
             rows = {n: row for n, row in result["rows"].items() if n in shown and key in (row or {})}
             x = np.array(list(rows)) * protocol.apart ** (i - (len(results) - 1) / 2)
