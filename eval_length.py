@@ -96,7 +96,7 @@ def changes(cfg):
 def unlike_settings(runs):
     """The settings in which runs differ besides scheme and seed, in words: "max_iters: 850 in none, 100 in t5"."""
     expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
-    expected.update(*(scheme.reads for scheme in SCHEMES.values()))
+    expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
     known = {name: dataclasses.asdict(run.config) | run.settings for name, run in runs.items()}
     words = []
     for key in sorted(set.intersection(*map(set, known.values())) - expected):

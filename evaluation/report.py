@@ -191,24 +191,19 @@ def draw(protocol, results, words):
     return figure
 
 
-def words_about(text):
-    """A line about the text, and a note if it has too few documents."""
-    n, crossing = text["documents"], f"{text['crossing']:.0%} of the longest contexts cross documents"
-    words = f"blocks from {n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
-    if n < FEWEST_DOCUMENTS:
-        words += f"\nnote: blocks from {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed.\n"
-        words += "Choose more --blocks, shorter --lengths or a --dataset of more documents (see --split_on)"
-    return words
-
-
 def report(protocol, results, losses, dataset, targets, base, changed, of):
     """Prints the tables, and writes the numbers and the picture, whose path it returns. base: their path without an
     ending. changed: what the evaluation changes in the models, in words. of: the runs and settings, which tell these
     numbers from others."""
-    text = {key: float(targets[key]) for key in ("crossing", "bytes_per_token")}
-    text |= {"hash": dataset.hash, "documents": len(np.unique(targets["documents"]))}
+    n, crossing, per_token = len(np.unique(targets["documents"])), targets["crossing"], targets["bytes_per_token"]
+    text = {"hash": dataset.hash, "documents": n, "crossing": float(crossing), "bytes_per_token": float(per_token)}
     has_loss, seeded = "threshold" in protocol.options, any("seeds" in result for result in results.values())
-    print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}\n{dataset.name}: {words_about(text)}")
+    print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}")
+    print(f"{dataset.name}: blocks from {n} documents; {crossing:.0%} of the longest contexts cross documents; "
+          f"bytes per token: {per_token:.3g}")  # fmt: skip
+    if n < FEWEST_DOCUMENTS:
+        print(f"note: blocks from {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed.")
+        print("Choose more --blocks, shorter --lengths or a --dataset of more documents (see --split_on)")
     print(f"Each cell: {protocol.cells}.\n{protocol.uncertainty}")
     if has_loss:
         print(f"L*: the first length at which Δ exceeds {protocol.threshold:g} nats by more than its ±.")
