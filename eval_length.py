@@ -32,6 +32,7 @@ from run.device import pick_device, pick_dtype
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
+CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position", "sinks")  # of the trained models
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,12 @@ class EvalConfig(Overrides):
 
 def open_runs(cfg):
     """{name: Checkpoint or KeptRun} of the runs, and the dataset. ValueError if they do not fit together."""
-    loaded = {}
+    runs = {}
     for path in cfg.runs:
-        loaded |= load_line(path) if is_line(path) else {path: load_checkpoint(path)}
-    names = [checkpoint.folder.resolve().name for checkpoint in loaded.values()]
-    runs = {
-        name if names.count(name) == 1 else path: checkpoint
-        for name, (path, checkpoint) in zip(names, loaded.items(), strict=True)
-    }
+        runs |= load_line(path) if is_line(path) else {path: load_checkpoint(path)}
+    names = [run.folder.resolve().name for run in runs.values()]
+    if len(set(names)) == len(names):  # else they keep their paths
+        runs = dict(zip(names, runs.values(), strict=True))
     texts = {name: run.dataset_name(cfg.dataset) for name, run in runs.items()}
     if len(set(texts.values())) > 1:
         held = ", ".join(f"{name} on {text}" for name, text in texts.items())
@@ -90,56 +89,23 @@ def open_runs(cfg):
 
 
 def changes(cfg):
-    """What cfg changes in the trained models, for file names; "" if it is nothing."""
-    words = {"window": "window", "sinks": "sinks", "rope_scaling": "", "rope_factor": "x", "rope_theta": "theta",
-             "max_position": "positions"}  # fmt: skip
-    changed = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != f.default}
-    parts = [f"{words[name]}{changed[name]}" for name in words if name in changed]
-    return "-".join(parts).replace(",", "-")
-
-
-def stem_of(cfg):
-    """Names the files of a measurement by everything that differs from the defaults."""
-    return "-".join(filter(None, (PROTOCOLS[cfg.protocol].stem, Path(cfg.dataset).name, changes(cfg))))
-
-
-def results_base(cfg, runs):
-    """The path of a comparison's files without an ending, and what tells it from others: its runs and settings."""
-    left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
-    settings = {k: v for k, v in dataclasses.asdict(cfg).items() if k not in left_out}
-    of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
-    names = "-".join(runs)
-    if len(names) > 80 or "/" in names:
-        names = f"{len(runs)}-runs"
-    return Path(cfg.results_dir, f"{stem_of(cfg)}-{names}-{files.json_hash(of)[:6]}"), of
+    """What cfg changes in the trained models, in words."""
+    return [f"{name}={getattr(cfg, name)}" for name in CHANGES if getattr(cfg, name) != getattr(EvalConfig, name)]
 
 
 def unlike_settings(runs):
-    """The settings in which runs differ besides scheme and seed, in words: "max_iters=850, but 100 in none"."""
+    """The settings in which runs differ besides scheme and seed, in words: "max_iters: 850 in none, 100 in t5"."""
     expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
-    expected.update(*(scheme.reads for scheme in SCHEMES.values()))
+    expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
     known = {name: dataclasses.asdict(run.config) | run.settings for name, run in runs.items()}
     words = []
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         names = {}  # {value: the runs that have it}
         for name, settings in known.items():
-            names.setdefault(repr(settings[key]), []).append(name)
-        usual, *others = sorted(names, key=lambda value: -len(names[value]))
-        if others:
-            exceptions = ", ".join(f"{value} in {', '.join(names[value])}" for value in others)
-            words.append(f"{key}={usual}, but {exceptions}")
+            names.setdefault(str(settings[key]), []).append(name)
+        if len(names) > 1:
+            words.append(f"{key}: " + ", ".join(f"{value} in {', '.join(names[value])}" for value in names))
     return "; ".join(words)
-
-
-def about(cfg, runs):
-    """How the runs were trained and are measured, for the picture."""
-    trained = [run.settings for run in runs.values() if run.settings]
-    values = {key: " or ".join(sorted({str(s[key]) for s in trained})) for key in ("dataset", "optimizer", "max_iters")}
-    changed = [f"{f.name}={getattr(cfg, f.name)}" for f in dataclasses.fields(Overrides)
-               if f.name not in ("device", "dtype") and getattr(cfg, f.name) != f.default]  # fmt: skip
-    if trained:
-        changed.insert(0, "trained on {dataset} with {optimizer}, {max_iters} steps".format(**values))
-    return "; ".join(changed)
 
 
 def measure(cfg, protocol, run, dataset, targets):
@@ -150,15 +116,12 @@ def measure(cfg, protocol, run, dataset, targets):
     key = {  # everything that the values depend on
         "checkpoint": run.hash, "dataset": dataset.hash, "protocol": cfg.protocol,
         "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
-        "seed": cfg.seed, "dtype": str(dtype),
-        "overrides": [
-            cfg.window, cfg.rope_scaling, cfg.rope_factor, cfg.rope_theta, cfg.max_position, cfg.sinks,
-        ],
+        "seed": cfg.seed, "dtype": str(dtype), "overrides": [getattr(cfg, name) for name in CHANGES],
         "code": [  # either may have been edited
             inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))), inspect.getsource(type(protocol)),
         ],
     } | protocol.identity  # fmt: skip
-    path = run.folder / f"{stem_of(cfg)}-{files.json_hash(key)[:12]}.npz"
+    path = run.folder / f"{protocol.stem}-{files.json_hash(key)[:12]}.npz"
     found = targets | kept(path, {"key", *targets}, len(targets["ends"]))
     jobs = protocol.jobs(trained, run.config.max_positions)
     missing = {job: length for job, length in jobs.items() if job not in found}
@@ -178,15 +141,14 @@ def measure_all(cfg, protocol, runs, dataset, targets):
     """{name: Measured} of every run, and whether anything was computed."""
     measured, is_new = {}, False
     for name, run in runs.items():
-        start, trained = time.perf_counter(), run.config.block_size
+        start, trained, computed = time.perf_counter(), run.config.block_size, False
         if isinstance(run, KeptRun):
-            found, computed = run.losses(protocol, targets[trained]), False
+            found = run.losses(protocol, targets[trained])
         else:
             with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
                 found, computed = measure(cfg, protocol, run, dataset, targets[trained])
         about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
-        result = result_of(protocol, about | {"seed": run.settings.get("seed")}, found)
-        measured[name] = Measured(run.experiment, found, result, run)
+        measured[name] = Measured(run, found, result_of(protocol, about | {"seed": run.settings.get("seed")}, found))
         took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
         print(f"{name}: {took}", flush=True)
         is_new |= computed
@@ -211,21 +173,19 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
     runs, dataset = open_runs(cfg)
     protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
-    first = next(iter(runs.values()))
-    base, of = results_base(cfg, runs)
-    group = first.settings.get("wandb_group") or Path(dataset.name).name
+    group = next(iter(runs.values())).settings.get("wandb_group") or Path(dataset.name).name
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
     wandb = {
         "project": cfg.wandb_project, "group": group, "job_type": "eval_length",
-        "id": f"{stem_of(cfg)}-{tracking.stamp()}", "config": dataclasses.asdict(cfg),
+        "id": f"{protocol.stem}-{tracking.stamp()}", "config": dataclasses.asdict(cfg),
     }  # fmt: skip
 
     # mistakes are reported before anything is measured
-    targets = {trained: protocol.prepare(dataset, trained) for trained in protocol.training_lengths}
+    targets = {length: protocol.prepare(dataset, length) for length in protocol.training_lengths}
     for run in runs.values():
         check(cfg, protocol, run, targets)
-    base.parent.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=base.parent).close()  # OSError if no file can be written there
+    Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=cfg.results_dir).close()  # OSError if no file can be written there
     if unlike := unlike_settings(runs):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")
 
@@ -235,10 +195,14 @@ def main(argv):
         print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
         raise
     results, losses = pool_seeds(protocol, measured)
-    text = {"hash": dataset.hash} | protocol.about_text(targets[protocol.training_lengths[-1]])
-    picture = report(protocol, results, losses, {dataset.name: text}, base, about(cfg, runs), of)
+    left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
+    settings = {key: value for key, value in dataclasses.asdict(cfg).items() if key not in left_out}
+    of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
+    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(of)[:6]}")
+    *_, text = targets.values()  # of the longest training length
+    picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
     for name, result in results.items() if cfg.keep else ():
-        keep_line(cfg, changes(cfg), protocol, dataset, [measured[own] for own in result.get("seeds", [name])])
+        keep_line(cfg, protocol, dataset, [measured[own] for own in result.get("seeds", [name])])
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0

@@ -43,8 +43,8 @@ def draw_sinusoidal():
 def draw_rope():
     figure, (angles, products) = figure_of(2, "RoPE: low pairs turn fast; decay depends on what q and k are")
     turns = GPT(GPTConfig(**BASELINE, pos_scheme="rope")).pos.prepare(torch.arange(512), None)  # (512, 16): D is 32
-    named = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, 15)}
-    curves(angles, named, xlabel="position", ylabel="cos(position · θ)")
+    pairs = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, 15)}
+    curves(angles, pairs, xlabel="position", ylabel="cos(position · θ)")
     q, k = torch.view_as_complex(torch.randn(2, 2000, 16, 2, generator=torch.Generator().manual_seed(0)))
     random = (q * k.conj() @ turns.T).real / 32**0.5  # of each pair of q and k, by distance
     named = {"q = k, all ones": 2 * turns.real.sum(1) / 32**0.5}  # in each pair of channels, |q|·|k| = 2

@@ -11,6 +11,7 @@ import io
 import json
 import platform
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from config import checked, matches
+from config import checked
 from model import GPTConfig
 from run import files
 from run.checkpoint import CALL_FIELDS, is_whole
-
-RUN = {"seed": int, "step": int, "tuning_loss": float, "checkpoint": str}  # the form of `about`
-ABOUT = {"measured": {"protocol": str}, "dataset_hash": str, "model": {}, "settings": {"dataset": str}, "runs": [RUN]}
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,8 @@ def measured_as(protocol):
     """The settings that define what a protocol measures, as plain types."""
     return {
         "protocol": protocol.name, "lengths": ",".join(map(str, protocol.lengths)), "blocks": protocol.blocks,
-        "block_tokens": protocol.block_tokens, "seed": protocol.seed, "identity": protocol.identity,
+        "block_tokens": protocol.block_tokens, "seed": protocol.seed, "max_position": protocol.max_position,
+        "identity": protocol.identity,
     }  # fmt: skip
 
 
@@ -104,53 +103,49 @@ def is_line(path):
 
 def load_line(path):
     """The runs of a kept line, {name: KeptRun}. ValueError if it is damaged."""
-    path = path.removesuffix(".npz")
+    path, runs = path.removesuffix(".npz"), {}
     arrays = read_arrays(Path(f"{path}.npz"))
     try:
         about, ends, documents = json.loads(str(arrays.pop("about"))), arrays.pop("ends"), arrays.pop("documents")
-        if not matches(about, ABOUT) or not are_losses(arrays.values(), len(about["runs"]), len(ends)):
-            raise ValueError("invalid content")
+        if not are_losses(arrays.values(), len(about["runs"]), len(ends)):
+            raise ValueError("invalid losses")
         config = GPTConfig(**checked(GPTConfig, about["model"], path))
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}.npz is not a kept line: {error}") from None
-    runs = {}
-    for i, run in enumerate(about["runs"]):
-        found = {name: a[i].astype(float) for name, a in arrays.items()} | {"ends": ends, "documents": documents}
-        settings, name = about["settings"] | {"seed": run["seed"]}, f"{path}-{run['seed']}" if i else str(path)
-        known = run["step"], run["tuning_loss"], run["checkpoint"], about["dataset_hash"], about["measured"]
-        runs[name] = KeptRun(Path(name), path, config, settings, *known, found)
+        for i, run in enumerate(about["runs"]):
+            found = {name: a[i].astype(float) for name, a in arrays.items()} | {"ends": ends, "documents": documents}
+            settings, name = about["settings"] | {"seed": run["seed"]}, f"{path}-{run['seed']}" if i else path
+            own = run["step"], run["tuning_loss"], run["checkpoint"], about["dataset_hash"], about["measured"]
+            runs[name] = KeptRun(Path(name), path, config, settings, *own, found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}.npz is not a kept line: {error!r}") from None
     return runs
 
 
-def keep_line(cfg, changed, protocol, dataset, members):
+def keep_line(cfg, protocol, dataset, members):
     """Writes a line of the table, members: [Measured], one for each seed, to the folder cfg.keep. The file is named by
-    the run's folder, without its seed, and by what the evaluation `changed`. A file that exists grows: new seeds come
-    last, and one that is there already is replaced. ValueError if it is another experiment or measurement."""
-    run, found = members[0].run, members[0].found
-    config, targets = run.under(cfg, protocol.longest), ("ends", "documents")
-    settings = {k: v for k, v in run.settings.items() if k not in (*CALL_FIELDS, "seed")}
-    names = [name for name in sorted(found) if name not in targets and np.shape(found[name])[:1] == found["ends"].shape]
-    seeds = {m.run.settings["seed"]: (m.run, m.found) for m in members}
-    folders = sorted(run.folder.resolve().name.removesuffix(f"-{seed}") for seed, (run, _) in seeds.items())
-    path = str(Path(cfg.keep, "-".join(filter(None, (min(folders, key=len), changed)))))
+    the run's folder, without its seed. A file that exists grows: new seeds come last, and one that is there already is
+    replaced. ValueError if it is another experiment or measurement."""
+    run, found, _ = members[0]
+    config, measured, targets = run.under(cfg, protocol.longest), measured_as(protocol), ("ends", "documents")
+    settings = {key: value for key, value in run.settings.items() if key not in (*CALL_FIELDS, "seed")}
+    seeds = {run.settings["seed"]: (run, found) for run, found, _ in members}
+    names = sorted(run.folder.resolve().name.removesuffix(f"-{seed}") for seed, (run, _) in seeds.items())
+    path = str(Path(cfg.keep, min(names, key=len)))
     if is_line(path):
-        before = {own.settings["seed"]: (own, own.found) for own in load_line(path).values()}
-        old, _ = next(iter(before.values()))
-        if not (
-            old.config == config and settings | old.settings | {"seed": 0} == settings | {"seed": 0}
-            and old.dataset_hash == dataset.hash and old.measured == measured_as(protocol)
-            and all(np.array_equal(old.found[key], found[key]) for key in targets) and old.found.keys() >= set(names)
-        ):  # fmt: skip
+        before = {old.settings["seed"]: (old, old.found) for old in load_line(path).values()}
+        old, _ = next(iter(before.values()))  # it may lack settings that are newer
+        now = (config, dataset.hash, measured, settings | {"seed": old.settings["seed"]})
+        if now != (old.config, old.dataset_hash, measured | old.measured, settings | old.settings):
             other = "another experiment, text or protocol, or was measured at other places"
             raise ValueError(f"{path}.npz cannot grow, because it is {other}: --keep in another folder")
         seeds = before | seeds
     about = {
-        "dataset_hash": dataset.hash, "measured": measured_as(protocol), "machine": machine(),
+        "dataset_hash": dataset.hash, "measured": measured, "machine": machine(),
         "model": dataclasses.asdict(config), "settings": settings,
         "runs": [{"seed": seed, "step": run.step, "tuning_loss": run.best_val_loss, "checkpoint": run.hash}
                  for seed, (run, _) in seeds.items()],
     }  # fmt: skip
-    arrays = {name: np.stack([own[name] for _, own in seeds.values()]).astype(np.float32) for name in names}
+    arrays = {name: np.stack([own[name] for _, own in seeds.values()]).astype(np.float32) for name in sorted(found)
+              if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
     np.savez(file := io.BytesIO(), about=json.dumps(about), **{key: found[key] for key in targets}, **arrays)
     files.write(Path(f"{path}.npz"), file.getvalue())
 
@@ -158,9 +153,9 @@ def keep_line(cfg, changed, protocol, dataset, members):
 def machine():
     """Where losses are measured, in words: processor, versions, and the commit of this code."""
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    cpu = next(iter(re.findall(r"model name\s*: (.*)", cpu)), platform.processor())
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
+    [name, *_] = re.findall(r"model name\s*: (.*)", cpu) or [platform.machine()]
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
     git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"]
-    with contextlib.suppress(OSError):
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
     return f"{name}; Python {platform.python_version()}, torch {torch.__version__}; commit {commit or 'unknown'}"

@@ -19,22 +19,18 @@ def figure_of(columns, title, width=4.6, height=3.9, **sharing):
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
-def line_style(i):
-    """matplotlib's keywords for line i of a picture."""
-    color, marker, dash = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLORS) % len(DASHES)]
-    return {"color": color, "marker": marker, "markersize": 5, "linestyle": dash}
-
-
 def scheme_styles(schemes):
-    """The style of each line, given its scheme. The schemes of ORDER have the same colour and marker in every picture.
-    Other schemes, and further lines of a scheme, take the colours that are free in this one, then used ones with
-    another dash."""
+    """matplotlib's keywords for each line, given its scheme. The schemes of ORDER have the same colour and marker in
+    every picture. Other schemes, and further lines of a scheme, take the colours that are free in this one, then used
+    ones with another dash."""
     schemes, styles = list(schemes), []
     unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
     free = itertools.chain(unused, itertools.count(len(COLORS)))
     for n, scheme in enumerate(schemes):
         is_first = scheme in ORDER and scheme not in schemes[:n]
-        styles.append(line_style(ORDER.index(scheme) if is_first else next(free)))
+        i = ORDER.index(scheme) if is_first else next(free)
+        color, marker, dash = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLORS) % len(DASHES)]
+        styles.append({"color": color, "marker": marker, "markersize": 5, "linestyle": dash})
     return styles
 
 
@@ -58,14 +54,3 @@ def symlog(axes, linear=0.1):
     axes.set_yticks([*-steps[::-1], 0, *steps])
     axes.axhspan(-linear / 2, linear / 2, alpha=0)  # always in view: small differences must look small
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
-
-
-def label_ends(axes, ends):
-    """Labels lines at their right ends, far enough apart to read. ends: [(label, color, (x, y) of the end)]; the end is
-    None for a line that stops earlier, whose label comes last."""
-    to_axes, place = axes.transData + axes.transAxes.inverted(), 1.05
-    beside = {"textcoords": "axes fraction", "va": "center", "fontsize": 9, "annotation_clip": False}
-    for label, color, end in sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True):
-        place = min(0.02 if end is None else to_axes.transform(end)[1], place - 0.05)
-        arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4}
-        axes.annotate(label, end or axes.viewLim.p0, (1.035, place), color=color, arrowprops=arrow, **beside)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from evaluation.statistics import FEWEST_DOCUMENTS, estimate
+from evaluation.statistics import estimate
 from evaluation.windows import choose_ends, first_end, foreign, score, shuffled
 
 STRIDES = 4  # per block, under `sliding`
@@ -21,14 +21,16 @@ class Protocol:
     question = ""  # what it answers: for --help, and the title of the picture
     options = ("block_tokens", "threshold", "max_position", "sinks")  # the optional fields of EvalConfig that it reads
     default_blocks = 256
+    block_share, default_block_tokens = 4, 8  # a block is at most a quarter of the shortest length
     column, axis = "context", "context length (tokens)"  # the title of the table's first column, and of the x axis
     panels = {"loss": "loss (nats per token)"}  # of the picture: key in a row -> label of the y axis
     headline = "loss"  # the key in a row of what `losses` returns
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
-    one_run = "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously."
-    several_seeds = "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
-    heading = ""  # names the numbers of a cell, above them
+    uncertainty = (
+        "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously.\n"
+        "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
+    )
     apart = 1.0  # factor that moves a picture's lines apart horizontally, so that equal ones stay visible
     identity = {}  # words that define the measurement: changing them makes kept losses invalid
 
@@ -37,7 +39,8 @@ class Protocol:
 
     def __init__(self, cfg, training_lengths, n_tokens):
         """cfg: an EvalConfig. n_tokens: of the text. ValueError if lengths and blocks do not fit together."""
-        self.seed, self.threshold, self.training_lengths = cfg.seed, cfg.threshold, sorted(training_lengths)
+        self.seed, self.threshold, self.max_position = cfg.seed, cfg.threshold, cfg.max_position
+        self.training_lengths = sorted(training_lengths)
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
         self.longest = self.lengths[-1]
         if 0 < cfg.max_position < self.longest:
@@ -49,10 +52,11 @@ class Protocol:
 
     def choose_block_tokens(self, given):
         """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
-        if self.lengths[0] < 4 * max(1, given):
-            least = f"must be at least four times block_tokens={max(1, given)}: a block is part of its own context"
-            raise ValueError(f"the shortest length, {self.lengths[0]}, {least}")
-        return given or min(8, self.lengths[0] // 4)
+        largest = self.lengths[0] // self.block_share
+        if largest < max(1, given):
+            least = self.block_share * max(1, given)
+            raise ValueError(f"block_tokens={given}: the shortest length, {self.lengths[0]}, must be at least {least}")
+        return given or min(self.default_block_tokens, largest)
 
     # what is measured
 
@@ -100,10 +104,8 @@ class Protocol:
             return {}
         stacked = np.stack([np.atleast_2d(losses) for losses in values.values()], axis=-1)
         means, widths, errors = estimate([stacked], found["documents"], self.seed)
-        return {
-            key: (means[i], widths[i], {cause: of_each[i] for cause, of_each in errors.items()})
-            for i, key in enumerate(values)
-        }
+        by_cause = [{cause: of_each[i] for cause, of_each in errors.items()} for i in range(len(means))]
+        return dict(zip(values, zip(means, widths, by_cause, strict=True), strict=True))
 
     def rows(self, found, trained):
         """{length: row, or None where the scheme is undefined}."""
@@ -116,20 +118,6 @@ class Protocol:
 
     # how it is shown
 
-    def about_text(self, found):
-        """What the report says about the text, as plain types."""
-        known = {key: float(found[key]) for key in ("crossing", "bytes_per_token")}
-        return known | {"documents": len(np.unique(found["documents"]))}
-
-    def in_words(self, text):
-        """A line about the text, from what `about_text` returned."""
-        n, crossing = text["documents"], f"{text['crossing']:.0%} of the longest contexts cross documents"
-        words = f"blocks from {n} documents; {crossing}; bytes per token: {text['bytes_per_token']:.3g}"
-        if n < FEWEST_DOCUMENTS:
-            words += f"\nnote: blocks from {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed.\n"
-            words += "Choose more --blocks, shorter --lengths or a --dataset of more documents (see --split_on)"
-        return words
-
     def shown(self):
         """The lengths that have a line in the table and a place in the picture."""
         return self.lengths
@@ -139,9 +127,6 @@ class Protocol:
         if is_training_length:
             return f"{row['loss']:.3f} {within(row['level'])} at training"
         return f"{row['loss']:.3f}  {row['delta']:+.3f} {within(row['band'])}"
-
-    def decorate(self, axes, texts):
-        """Adds what the picture needs besides the lines. texts: {dataset: what `about_text` returned}."""
 
     def interval(self, row, key):
         """What the picture shades around a row's value: (low, high)."""
@@ -177,13 +162,8 @@ class Fixed(Protocol, name="fixed", stem="length"):
 class Sliding(Protocol, name="sliding"):
     question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
+    block_share, default_block_tokens = 1, np.inf  # a block has STRIDES windows, one stride apart
     targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
-
-    def choose_block_tokens(self, given):
-        shortest = self.lengths[0]
-        if shortest < given:
-            raise ValueError(f"the shortest length, {shortest}, must be at least the stride, block_tokens={given}")
-        return given or shortest
 
     def layout(self, length):
         return length + np.arange(STRIDES) * self.block_tokens, self.block_tokens
@@ -232,9 +212,7 @@ class Position(Protocol, name="position"):
     options = ("threshold", "max_position", "sinks")
     default_blocks = 64
     column, axis = "up to", "positions up to"
-    targets = (
-        "{blocks} windows of {block_tokens:,} tokens; each line is the mean over the positions since the line above"
-    )
+    targets = "{blocks} windows of {block_tokens:,} tokens; each line: the mean over positions since the line above"
     cells = "loss in nats per token, then Δ: that loss minus the loss in the line of the training length"
 
     def choose_block_tokens(self, given):
@@ -262,7 +240,6 @@ class Context(Protocol, name="context"):
     }
     panels = {f"gain_over_{kind}": f"nats gained over {words}" for kind, words in kinds.items()}
     cells = f"loss in nats per token, then the nats that the true context gains\nover {', over '.join(kinds.values())}"
-    heading = "loss " + "".join(f"  {f'over {kind}':13}" for kind in ("cut", "foreign", "shuffled"))
     identity = {"foreign": "neither of the window nor of its document"}
 
     def jobs(self, trained, limit):
@@ -271,11 +248,11 @@ class Context(Protocol, name="context"):
         return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in further}
 
     def measure(self, job, length, subject, found, trained):
-        changes = {
-            "foreign": foreign(subject.split, found["ends"], found["documents"], trained),
-            "shuffled": shuffled(trained, self.seed),
-        }
-        change = changes.get(job.partition("-")[0])
+        change = None
+        if job.startswith("foreign"):
+            change = foreign(subject.split, found["ends"], found["documents"], trained)
+        elif job.startswith("shuffled"):
+            change = shuffled(trained, self.seed)
         return {job: self.block_losses(length, subject, found, change).mean(axis=(1, 2))}
 
     def rows(self, found, trained):
@@ -296,6 +273,3 @@ class Context(Protocol, name="context"):
             return super().cell(row, is_training_length)
         gains = (f"  {row[f'gain_over_{k}']:+.3f} {within(row[f'gain_over_{k}_band'])}" for k in self.kinds)
         return f"{row['loss']:.3f}" + "".join(gains)
-
-    def decorate(self, axes, texts):
-        axes.axhline(0, color="0.6", linewidth=1, zorder=0)

@@ -13,7 +13,6 @@ from evaluation.windows import score
 
 MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: the first time a fact, from then on a question
 SIGNS = ".0123456789"  # the filler between mentions, and the digits
-GUESSES = ("the most recent letter", "the most frequent", "any of the context")
 NEAREST = 4  # tokens: a row holds the distances from one power of two to the next
 
 
@@ -69,16 +68,6 @@ def planted(signs, distances):
     return change
 
 
-def guesses(tokenizer, window):
-    """How often each of GUESSES is right, without any model: (3,)."""
-    right = []
-    for row in window.tolist():
-        *letters, answer = re.findall("[a-zA-Z]", tokenizer.decode_bytes(row).decode())
-        frequent = max(letters, key=letters.count)
-        right.append([letters[-1] == answer, frequent == answer, 1 / len(set(letters))])
-    return np.mean(right, axis=0)
-
-
 class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back in the context does the model find an answer?"
     options = ("max_position", "sinks")
@@ -87,28 +76,18 @@ class Recall(Protocol, name="recall", stem="recall"):
     panels, headline = {"accuracy": "share of right answers"}, "accuracy"
     targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
     cells = "the share of right answers, its 95% interval, and the loss of the answers in nats"
-    one_run = "Interval of one run: over the choice of questions only (Wilson)."
-    several_seeds = "Interval of several seeds: of their mean, over documents and seeds."
+    uncertainty = (
+        "Intervals of one run: over the choice of questions (Wilson); of several seeds: over documents and seeds."
+    )
     apart = 1.04
     identity = {"questions": "planted once, with the longest context before all of them"}
 
-    def change(self, found, distance, length):
-        """Plants the facts of all questions at distances from `distance` up to twice that."""
-        rng = np.random.default_rng((self.seed, distance))
-        distances = rng.integers(distance, min(2 * distance, length - 2), size=len(found["ends"]))
-        return planted(found["signs"], distances)
-
     def prepare(self, dataset, trained):
         """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
-        of SIGNS; `guesses-D` (3,): the shares of GUESSES that are right."""
+        of SIGNS."""
         ends, documents = choose_questions(dataset, self.longest, self.blocks, self.seed)
-        found = {"ends": ends, "documents": documents, "signs": dataset.tokenizer.encode(SIGNS)}
-        for d, length in self.jobs(trained, None).items():
-            windows, change = dataset.val.windows(ends - length, length), self.change(found, int(d), length)
-            for i, row in enumerate(windows):
-                change(row, i)
-            found[f"guesses-{d}"] = guesses(dataset.tokenizer, windows)
-        return found
+        signs = dataset.tokenizer.encode(SIGNS)
+        return {"ends": ends, "documents": documents, "signs": signs, "bytes_per_token": 1.0, "crossing": 0.0}
 
     def jobs(self, trained, limit):
         """One for each distance, with contexts that are just long enough."""
@@ -116,8 +95,11 @@ class Recall(Protocol, name="recall", stem="recall"):
         return {d: length for d, length in lengths.items() if limit is None or length <= limit}
 
     def measure(self, job, length, subject, found, trained):
-        """Whether each answer is right (questions,), and `loss-D`, its loss."""
-        change = self.change(found, int(job), length)
+        """Whether each answer is right (questions,), and `loss-D`, its loss. The facts stand D to 2D tokens back."""
+        d = int(job)
+        rng = np.random.default_rng((self.seed, d))
+        distances = rng.integers(d, min(2 * d, length - 2), size=len(found["ends"]))
+        change = planted(found["signs"], distances)
         losses, right = score(subject, found["ends"] - length, length, scored=1, change=change)
         return {job: right[:, 0], f"loss-{job}": losses[:, 0]}
 
@@ -138,14 +120,6 @@ class Recall(Protocol, name="recall", stem="recall"):
             rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(found[f"loss-{d}"].mean())}
         return rows
 
-    def about_text(self, found):
-        known = [found[f"guesses-{d}"] for d in self.shown()]
-        return {"documents": len(np.unique(found["documents"])), "guesses": np.max(known, axis=0).tolist()}
-
-    def in_words(self, text):
-        ceilings = ", ".join(f"{g} {share:.0%}" for g, share in zip(GUESSES, text["guesses"], strict=True))
-        return f"{text['documents']} documents; without a model, these guesses are right: {ceilings}"
-
     def shown(self):
         return doublings(NEAREST, self.longest // 2)
 
@@ -154,10 +128,3 @@ class Recall(Protocol, name="recall", stem="recall"):
 
     def interval(self, row, key):
         return row["low"], row["high"]
-
-    def decorate(self, axes, texts):
-        chance = max(max(text["guesses"]) for text in texts.values())
-        axes.axhline(chance, color="0.4", linestyle=":")
-        axes.annotate("best guess without a model", (self.shown()[0], chance), xytext=(0, 4), color="0.4", fontsize=8,
-                      textcoords="offset points")  # fmt: skip
-        axes.set_ylim(-0.02, 1.02)

@@ -3,23 +3,21 @@
 import itertools
 import json
 import shutil
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, mark_training_length, plain, scheme_styles, symlog
+from evaluation.pictures import figure_of, mark_training_length, plain, scheme_styles, symlog
 from evaluation.protocols import within
-from evaluation.statistics import breakdown, estimate
+from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, estimate
 
 
 class Measured(NamedTuple):
     """What is known about one run."""
 
-    experiment: str  # equal for runs that differ only in their seed
+    run: object  # its Checkpoint or KeptRun
     found: dict  # arrays by name
     result: dict  # as result_of returns it
-    run: object = None  # its Checkpoint or KeptRun
 
 
 def result_of(protocol, about, found):
@@ -31,25 +29,25 @@ def result_of(protocol, about, found):
 
 
 def pool_seeds(protocol, measured):
-    """{name: result}, with the seeds of one experiment pooled into one result, and {name: {seed: found}}. A second run
-    with the same seed keeps a line of its own. measured: {name: Measured}."""
+    """{name: result}, with the seeds of one experiment pooled into one result, named by a run without its seed, and
+    {name: {seed: found}}. A second run with the same seed keeps a line of its own. measured: {name: Measured}."""
     groups = {}  # {experiment: {seed: name}}
-    for name, run in measured.items():
+    for name, (run, _, result) in measured.items():
         names = groups.setdefault(run.experiment, {})
-        if run.result["seed"] in names:
-            names = groups.setdefault(name, {})
-        names[run.result["seed"]] = name
+        (groups.setdefault(name, {}) if result["seed"] in names else names)[result["seed"]] = name
     results, losses = {}, {}
     for names in groups.values():
-        shortest = min(names.values(), key=len)
-        result, found = measured[shortest].result, {seed: measured[name].found for seed, name in names.items()}
+        seed, line = min(names.items(), key=lambda item: len(item[1]))
+        result, found = measured[line].result, {seed: measured[name].found for seed, name in names.items()}
         if len(names) > 1:
+            if (short := line.removesuffix(f"-{seed}")) not in {*measured, *results}:
+                line = short
             first, *others = found.values()
             common = set(first).intersection(*others) - {"documents"}
             stacked = {key: np.stack([run[key] for run in found.values()]) for key in common}
             result = result_of(protocol, result, stacked | {"documents": first["documents"]})
             result["seeds"] = {name: measured[name].result["rows"] for name in names.values()}
-        results[shortest], losses[shortest] = result, found
+        results[line], losses[line] = result, found
     return results, losses
 
 
@@ -69,18 +67,20 @@ def contrasts(protocol, losses, length):
     is the smallest difference that the strictest of these tests detects in 80% of repetitions."""
     several = {name: runs for name, runs in losses.items() if len(runs) > 1}
     lines = [name for name, runs in several.items() if all(length in protocol.losses(run) for run in runs.values())]
-    found = {}
-    for a, b in itertools.combinations(lines, 2):
+    pairs, found = list(itertools.combinations(lines, 2)), {}
+    for a, b in pairs:
         mean, width, _ = difference(protocol, losses[a], losses[b], length)
-        if not np.isnan(width):
-            found[a, b] = {"difference": mean, "half_width": width}
-    clearest_first = sorted(found, key=lambda pair: -abs(found[pair]["difference"]) / (found[pair]["half_width"] or 1))
+        _, _, detectable = difference(protocol, losses[a], losses[b], length, 0.05 / len(pairs))
+        found[a, b] = {"difference": mean, "half_width": width, "detectable": detectable}
+    if any(np.isnan(pair["half_width"]) for pair in found.values()):
+        return {}  # too few documents
     still = True
-    for i, (a, b) in enumerate(clearest_first):
-        _, width, _ = difference(protocol, losses[a], losses[b], length, 0.05 / (len(found) - i))
-        still = still and abs(found[a, b]["difference"]) > width  # Holm stops at the first that is not significant
-        found[a, b]["significant"] = bool(still)
-        found[a, b]["detectable"] = difference(protocol, losses[a], losses[b], length, 0.05 / len(found))[2]
+    for i, (a, b) in enumerate(
+        sorted(pairs, key=lambda p: -abs(found[p]["difference"]) / (found[p]["half_width"] or 1))
+    ):
+        mean, width, _ = difference(protocol, losses[a], losses[b], length, 0.05 / (len(pairs) - i))
+        still = bool(still and abs(mean) > width)  # Holm stops at the first that is not significant
+        found[a, b]["significant"] = still
     return found
 
 
@@ -109,8 +109,6 @@ def contrast_table(protocol, found, length):
 def table(protocol, results):
     """A line for each length and a column for each run, as many columns side by side as the terminal has room for."""
     lines = [[protocol.column, *results]]
-    if protocol.heading:
-        lines.append(["", *[protocol.heading] * len(results)])
     for n in protocol.shown():
         rows = [(result["rows"][n], n == result["training_length"]) for result in results.values()]
         lines.append([str(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])
@@ -154,37 +152,32 @@ def answer(protocol, results, losses):
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
         lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
     return (
-        f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
-        f"± of several seeds: over text and seeds; of a single run: over text only; between the two kinds: none.\n\n"
-        f"{columns(lines)}\n"
+        f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there,\n"
+        f"without ± between several seeds and a single run.\n\n{columns(lines)}\n"
     )
 
 
-def draw(protocol, results, texts, about):
-    """The picture: for each panel a line with a band per result, and a thin line per seed. Undefined is a gap. `about`
-    says how the runs were trained and measured."""
+def draw(protocol, results, words):
+    """The picture: for each panel a line with a band per result, and a thin line per seed. Its title has `words`."""
     shown, n = protocol.shown(), len(protocol.panels)
-    title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{about}")
-    figure, all_axes = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
-    styles = scheme_styles([result["pos_scheme"] for result in results.values()])
-    labels = []
-    for axes, (key, ylabel) in zip(all_axes, protocol.panels.items(), strict=True):
+    title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}")
+    figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
+    styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
+    first = next(iter(protocol.panels))
+    from_above = sorted(results, key=lambda name: -(results[name]["rows"][shown[-1]] or {}).get(first, -np.inf))
+    for axes, (key, ylabel) in zip(panels, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
-        ends = []
-        for i, (name, result) in enumerate(results.items()):
-            rows, color = result["rows"], styles[i]["color"]
-            last = max((n for n, row in rows.items() if row), default=0)
-            defined = [n for n in shown if key in (rows[n] or {})]
-            x = np.array(defined) * protocol.apart ** (i - (len(results) - 1) / 2)
-            axes.plot(x, [rows[n][key] for n in defined], **styles[i])
-            is_whole = defined and defined[-1] == shown[-1]
-            label = plain(name) if is_whole else plain(f"{name} (undefined past {last:,})")
-            ends.append((label, color, (x[-1], rows[last][key]) if is_whole else None))
-            low, high = np.reshape([protocol.interval(rows[n], key) for n in defined], (-1, 2)).T
-            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        for i, name in enumerate(from_above):  # the legend is in the order in which lines end
+            result, style = results[name], styles[name]
+            rows = {n: row for n, row in result["rows"].items() if n in shown and key in (row or {})}
+            x = np.array(list(rows)) * protocol.apart ** (i - (len(results) - 1) / 2)
+            label = name if shown[-1] in rows else f"{name} (undefined past {max(rows, default=0):,})"
+            axes.plot(x, [row[key] for row in rows.values()], label=plain(label), **style)
+            low, high = np.reshape([protocol.interval(row, key) for row in rows.values()], (-1, 2)).T
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
             for own in result.get("seeds", {}).values():
-                axes.plot(defined, [own[n][key] for n in defined], color=color, lw=0.5, alpha=0.5)
+                axes.plot([*rows], [own[n][key] for n in rows], color=style["color"], lw=0.5, alpha=0.5)
         axes.set_xscale("log", base=2)
         axes.set_xticks(shown, [f"{n:,}" for n in shown])
         axes.minorticks_off()
@@ -192,44 +185,41 @@ def draw(protocol, results, texts, about):
         axes.grid(alpha=0.25)
         mark_training_length(axes, *protocol.training_lengths)
         axes.set(xlabel=protocol.axis, ylabel=ylabel)
-        protocol.decorate(axes, texts)
-        labels.append((axes, ends))
-    for axes, ends in labels:  # last, when the panels' shared limits are known
-        label_ends(axes, ends)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9, frameon=False)
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
     figure.supxlabel(caption, fontsize=8, color="0.4")
     return figure
 
 
-def json_text(value):
-    """Plain types as JSON, with null for NaN."""
-    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), indent=1)
-
-
-def report(protocol, results, losses, texts, base, about, of):
+def report(protocol, results, losses, dataset, targets, base, changed, of):
     """Prints the tables, and writes the numbers and the picture, whose path it returns. base: their path without an
-    ending. texts: {dataset: what `about_text` returned}. about: how the runs were trained and measured, in words. of:
-    the runs and settings, which tell these numbers from others."""
-    seeded = any("seeds" in result for result in results.values())
+    ending. changed: what the evaluation changes in the models, in words. of: the runs and settings, which tell these
+    numbers from others."""
+    n, crossing, per_token = len(np.unique(targets["documents"])), targets["crossing"], targets["bytes_per_token"]
+    text = {"hash": dataset.hash, "documents": n, "crossing": float(crossing), "bytes_per_token": float(per_token)}
+    has_loss, seeded = "threshold" in protocol.options, any("seeds" in result for result in results.values())
     print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}")
-    print(*(f"{name}: {protocol.in_words(text)}" for name, text in texts.items()), sep="\n")
-    print(f"Each cell: {protocol.cells}.\n{protocol.one_run}")
-    if seeded:
-        print(protocol.several_seeds)
-    if "threshold" in protocol.options:
+    print(f"{dataset.name}: blocks from {n} documents; {crossing:.0%} of the longest contexts cross documents; "
+          f"bytes per token: {per_token:.3g}")  # fmt: skip
+    if n < FEWEST_DOCUMENTS:
+        print(f"note: blocks from {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed.")
+        print("Choose more --blocks, shorter --lengths or a --dataset of more documents (see --split_on)")
+    print(f"Each cell: {protocol.cells}.\n{protocol.uncertainty}")
+    if has_loss:
         print(f"L*: the first length at which Δ exceeds {protocol.threshold:g} nats by more than its ±.")
     print(f"\n{table(protocol, results)}", end="")
     summary = {"of": of, "protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
-    summary |= {"threshold": protocol.threshold, "datasets": texts, "runs": results, "contrasts": {}}
+    summary |= {"threshold": protocol.threshold, "datasets": {dataset.name: text}, "runs": results, "contrasts": {}}
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]) if seeded else ():
         if found := contrasts(protocol, losses, length):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
-    if "threshold" in protocol.options and len(results) > 1:
+    if has_loss and len(results) > 1:
         print(answer(protocol, results, losses))
-    picture, numbers = Path(f"{base}.png"), Path(f"{base}.json")
-    numbers.write_text(json_text(summary))
-    draw(protocol, results, texts, about).savefig(picture)
+    picture, numbers = base.with_suffix(".png"), base.with_suffix(".json")
+    plain_types = json.loads(json.dumps(summary), parse_constant=lambda name: None)  # null for NaN
+    numbers.write_text(json.dumps(plain_types, indent=1))
+    draw(protocol, results, "; ".join([f"text: {dataset.name}", *changed])).savefig(picture)
     print(f"picture   {picture}\nnumbers   {numbers}; the values of each block: .npz files in the run folders")
     return picture
 
@@ -240,9 +230,8 @@ def charts(protocol, results, picture, x):
     runs, keys = {}, {*protocol.panels, protocol.headline}
     for name, result in results.items():
         about = {key: value for key, value in result.items() if key not in ("rows", "seeds")}
-        defined = {n: row for n, row in result["rows"].items() if row}
-        shown = {n: {f"{protocol.stem}/{key}": row[key] for key in row if key in keys} for n, row in defined.items()}
-        runs[name] = about, [{x: n} | row for n, row in shown.items()]
-    _, first = next(iter(runs.values()))
-    first.append({"image": {f"{protocol.stem}/picture": str(picture)}})
+        defined = [(n, row) for n, row in result["rows"].items() if row]
+        rows = [{x: n} | {f"{protocol.stem}/{key}": row[key] for key in row if key in keys} for n, row in defined]
+        runs[name] = about, rows
+    next(iter(runs.values()))[1].append({"image": {f"{protocol.stem}/picture": str(picture)}})
     return runs

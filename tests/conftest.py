@@ -116,5 +116,5 @@ def refused(monkeypatch, capsys):
 @pytest.fixture
 def few_documents(monkeypatch):
     """Allows intervals for texts of two documents."""
-    for module in ("statistics", "protocols"):
+    for module in ("statistics", "report"):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
