@@ -54,3 +54,14 @@ def symlog(axes, linear=0.1):
     axes.set_yticks([*-steps[::-1], 0, *steps])
     axes.axhspan(-linear / 2, linear / 2, alpha=0)  # always in view: small differences must look small
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
+
+
+def label_ends(axes, ends):
+    """Labels lines at their right ends, far enough apart to read. ends: [(label, color, (x, y) of the end)]; the end is
+    None for a line that stops earlier, whose label comes last."""
+    to_axes, place = axes.transData + axes.transAxes.inverted(), 1.05
+    beside = {"textcoords": "axes fraction", "va": "center", "fontsize": 9, "annotation_clip": False}
+    for label, color, end in sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True):
+        place = min(0.02 if end is None else to_axes.transform(end)[1], place - 0.05)
+        arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4}
+        axes.annotate(label, end or axes.viewLim.p0, (1.035, place), color=color, arrowprops=arrow, **beside)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.pictures import figure_of, mark_training_length, plain, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, mark_training_length, plain, scheme_styles, symlog
 from evaluation.protocols import within
-from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, estimate
+from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estimate
 
 
 class Measured(NamedTuple):
@@ -51,37 +51,23 @@ def pool_seeds(protocol, measured):
     return results, losses
 
 
-def difference(protocol, one, two, length, p=0.05):
-    """(mean, half-width, smallest difference that is detected in 80% of repetitions) of one line's losses minus
-    another's, {seed: found}, at a length. If both have two seeds or more, the half-width is that of an interval, else
-    that of a band over text only."""
+def difference(protocol, one, two, length):
+    """(mean, half-width) of one line's losses minus another's, {seed: found}, at a length. If both have two seeds or
+    more, the half-width is that of an interval, if both have one, that of a band over text only, and NaN otherwise: how
+    far a single run is from its mean is not known."""
     known = next(iter(one.values()))
     a, b = (np.stack([protocol.losses(run)[length] for run in runs.values()])[..., None] for runs in (one, two))
-    mean, width, errors = estimate([a, -b], known["documents"], protocol.seed, p)
-    return mean[0], width[0], errors.get("detectable", [np.nan])[0]
+    mean, width, _ = estimate([a, -b], known["documents"], protocol.seed)
+    return mean[0], width[0] if (len(a) > 1) == (len(b) > 1) else np.nan
 
 
-def contrasts(protocol, losses, length):
-    """{(a, b): how their losses differ at a length} of every pair of lines with two seeds or more. half_width is that
-    of the 95% interval of this pair alone; `significant` holds for all pairs together, at 95% (Holm 1979); `detectable`
-    is the smallest difference that the strictest of these tests detects in 80% of repetitions."""
-    several = {name: runs for name, runs in losses.items() if len(runs) > 1}
-    lines = [name for name, runs in several.items() if all(length in protocol.losses(run) for run in runs.values())]
-    pairs, found = list(itertools.combinations(lines, 2)), {}
-    for a, b in pairs:
-        mean, width, _ = difference(protocol, losses[a], losses[b], length)
-        _, _, detectable = difference(protocol, losses[a], losses[b], length, 0.05 / len(pairs))
-        found[a, b] = {"difference": mean, "half_width": width, "detectable": detectable}
-    if any(np.isnan(pair["half_width"]) for pair in found.values()):
-        return {}  # too few documents
-    still = True
-    for i, (a, b) in enumerate(
-        sorted(pairs, key=lambda p: -abs(found[p]["difference"]) / (found[p]["half_width"] or 1))
-    ):
-        mean, width, _ = difference(protocol, losses[a], losses[b], length, 0.05 / (len(pairs) - i))
-        still = bool(still and abs(mean) > width)  # Holm stops at the first that is not significant
-        found[a, b]["significant"] = still
-    return found
+def contrasts_at(protocol, losses, length):
+    """How every pair of lines with two seeds or more differs at a length, as statistics.contrasts returns it."""
+    several = {name: [protocol.losses(run) for run in runs.values()] for name, runs in losses.items() if len(runs) > 1}
+    defined = {name: seeds for name, seeds in several.items() if all(length in seed for seed in seeds)}
+    documents = next(iter(next(iter(losses.values())).values()))["documents"]
+    values = {name: np.stack([seed[length] for seed in seeds]) for name, seeds in defined.items()}
+    return contrasts(values, documents, protocol.seed)
 
 
 def columns(lines):
@@ -144,10 +130,8 @@ def answer(protocol, results, losses):
         if row := rows[last]:
             end, delta = f"{row['loss']:.3f}", f"{row['delta']:+.3f} {within(row['band'])}"
         if row and name != best:
-            mean, width, _ = difference(protocol, losses[name], losses[best], last)
-            # between several seeds and a single run there is no ±: how far that run is from its mean is not known
-            alike = (len(losses[name]) > 1) == (len(losses[best]) > 1)
-            other = f"{mean:+.3f} {within(width if alike else np.nan)}"
+            mean, width = difference(protocol, losses[name], losses[best], last)
+            other = f"{mean:+.3f} {within(width)}"
         seeds = f" ({len(losses[name])} seeds)" if len(losses[name]) > 1 else ""
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
         lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
@@ -163,17 +147,19 @@ def draw(protocol, results, words):
     title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}")
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
-    first = next(iter(protocol.panels))
-    from_above = sorted(results, key=lambda name: -(results[name]["rows"][shown[-1]] or {}).get(first, -np.inf))
+    labels = []
     for axes, (key, ylabel) in zip(panels, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
-        for i, name in enumerate(from_above):  # the legend is in the order in which lines end
-            result, style = results[name], styles[name]
+        ends = []
+        for i, (name, result) in enumerate(results.items()):
+            style = styles[name]
             rows = {n: row for n, row in result["rows"].items() if n in shown and key in (row or {})}
             x = np.array(list(rows)) * protocol.apart ** (i - (len(results) - 1) / 2)
-            label = name if shown[-1] in rows else f"{name} (undefined past {max(rows, default=0):,})"
-            axes.plot(x, [row[key] for row in rows.values()], label=plain(label), **style)
+            is_whole = shown[-1] in rows
+            label = plain(name if is_whole else f"{name} (undefined past {max(rows, default=0):,})")
+            ends.append((label, style["color"], (x[-1], rows[shown[-1]][key]) if is_whole else None))
+            axes.plot(x, [row[key] for row in rows.values()], **style)
             low, high = np.reshape([protocol.interval(row, key) for row in rows.values()], (-1, 2)).T
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
             for own in result.get("seeds", {}).values():
@@ -185,7 +171,9 @@ def draw(protocol, results, words):
         axes.grid(alpha=0.25)
         mark_training_length(axes, *protocol.training_lengths)
         axes.set(xlabel=protocol.axis, ylabel=ylabel)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9, frameon=False)
+        labels.append((axes, ends))
+    for axes, ends in labels:  # last, when the panels' shared limits are known
+        label_ends(axes, ends)
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
     figure.supxlabel(caption, fontsize=8, color="0.4")
     return figure
@@ -211,7 +199,7 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     summary = {"of": of, "protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": {dataset.name: text}, "runs": results, "contrasts": {}}
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]) if seeded else ():
-        if found := contrasts(protocol, losses, length):
+        if found := contrasts_at(protocol, losses, length):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
     if has_loss and len(results) > 1:

@@ -113,24 +113,26 @@ def wilson(successes, n, z=1.96):
 
 
 def contrasts(values, documents, seed):
-    """{(a, b): how a differs from b} for each pair of lines in values, {name: (seeds, blocks)} with two seeds or more.
+    """{(a, b): how a differs from b} for each pair in values, {name: (seeds, blocks)}, of two seeds or more each.
     half_width is that of the 95% interval of this pair alone; `significant` holds for all pairs together, at 95% (Holm
-    1979); `detectable` is the smallest difference that the strictest of these tests detects in 80% of repetitions."""
+    1979); `detectable` is the smallest difference that the strictest of these tests detects in 80% of repetitions.
+    Empty with too few documents."""
+    pairs, found = list(itertools.combinations(values, 2)), {}
 
-    def difference(a, b, p):
-        mean, width, errors = estimate([values[a][..., None], -values[b][..., None]], documents, seed, p)
+    def difference(pair, p):
+        a, b = (values[name][..., None] for name in pair)
+        mean, width, errors = estimate([a, -b], documents, seed, p)
         return mean[0], width[0], errors["detectable"][0]
 
-    found = {}
-    for a, b in itertools.combinations(values, 2):
-        mean, width, _ = difference(a, b, 0.05)
-        if not np.isnan(width):
-            found[a, b] = {"difference": mean, "half_width": width}
-    clearest_first = sorted(found, key=lambda pair: -abs(found[pair]["difference"]) / (found[pair]["half_width"] or 1))
+    for pair in pairs:
+        (mean, width, _), (*_, detectable) = difference(pair, 0.05), difference(pair, 0.05 / len(pairs))
+        if np.isnan(width):
+            return {}
+        found[pair] = {"difference": mean, "half_width": width, "detectable": detectable}
     still = True
-    for i, (a, b) in enumerate(clearest_first):
-        _, width, _ = difference(a, b, 0.05 / (len(found) - i))
-        still = still and abs(found[a, b]["difference"]) > width  # Holm stops at the first that is not significant
-        _, _, detectable = difference(a, b, 0.05 / len(found))
-        found[a, b] |= {"significant": bool(still), "detectable": detectable}
+    clearest_first = sorted(pairs, key=lambda p: -abs(found[p]["difference"]) / (found[p]["half_width"] or 1))
+    for i, pair in enumerate(clearest_first):
+        mean, width, _ = difference(pair, 0.05 / (len(pairs) - i))
+        still = bool(still and abs(mean) > width)  # Holm stops at the first that is not significant
+        found[pair]["significant"] = still
     return found

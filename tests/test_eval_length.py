@@ -18,7 +18,7 @@ from conftest import write_texts
 import eval_length as E
 from data import prepare
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import contrast_table, contrasts
+from evaluation.report import contrast_table, contrasts_at
 from evaluation.windows import score
 from model import scheme_names
 from run import files
@@ -265,7 +265,7 @@ def test_contrasts_need_two_seeds_and_holm_decides_at_least_what_bonferroni_does
 
     losses = {name: {seed: run(x) for seed in range(4)} for name, x in above.items()}
     losses["alone"] = {0: losses["a"][0]}
-    found = contrasts(protocol, losses, 8)
+    found = contrasts_at(protocol, losses, 8)
     assert set(found) == set(itertools.combinations("abcd", 2))
     significant = {pair for pair, contrast in found.items() if contrast["significant"]}
     assert significant >= {("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")} and ("c", "d") not in significant

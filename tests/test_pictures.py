@@ -25,7 +25,7 @@ def test_one_command_draws_everything_and_ignores_other_folders(trained, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert pictures.main([*runs, str(tmp_path)]) == 0
     drawn = {p.stem for p in Path("results/schemes").glob("*.png") if p.stat().st_size > 5000}
-    assert drawn == {"sinusoidal", "rope", "t5", "scores"}
+    assert drawn == {"sinusoidal", "rope", "t5", "scores", "seeing", "settings"}
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():
