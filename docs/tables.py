@@ -170,6 +170,7 @@ def rates():
 TABLES = {
     "readme": lambda: deltas("stdlib/baseline", (2, 16)),
     "baseline": lambda: deltas("."),
+    "sinks": lambda: deltas("window"),
     "rates": rates,
     "earlier": lambda: deltas("stdlib/baseline"),
     "short": lambda: short("stdlib/baseline"),
