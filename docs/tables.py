@@ -1,7 +1,7 @@
 """Draws the tables of the pages from benchmark/:  python -m docs.tables
 
 With run folders, it first adds their tuning losses to benchmark/runs.csv:  python -m docs.tables out/*/*
-A table stands in its page between <!-- its name --> and <!-- end -->.
+A table stands in its page after the call that draws it, such as <!-- deltas stdlib/baseline 2,16 -->, up to <!-- end -->.
 """
 
 import csv
@@ -66,9 +66,9 @@ def signed(mean, width=np.nan):
     return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
 
 
-def deltas(piece, multiples=(2, 4, 8, 16), reference="rope"):
+def deltas(piece, multiples="2,4,8,16", reference="rope"):
     """Each line's loss at the training length, its difference to a reference, and Δ."""
-    kept, rows = lines(piece), []
+    kept, rows, multiples = lines(piece), [], [int(n) for n in multiples.split(",")]
     for name, line in kept.items():
         found, beside = line.deltas(), []
         if reference in kept:
@@ -92,6 +92,7 @@ def short(piece, reference="t5", multiples=(0.25, 0.5, 1)):
 
 def pairs(piece, multiple):
     """Differences of all lines with several seeds, row minus column, where significant for all pairs together."""
+    multiple = int(multiple)
     several = {n: line for n, line in lines(piece).items() if len(line.seeds) > 1 and multiple in line.losses}
     documents = next(iter(several.values())).documents
     found = contrasts({name: line.losses[multiple] for name, line in several.items()}, documents, SEED)
@@ -167,31 +168,17 @@ def rates():
     return markdown(["", "half", "once", "twice", "best minus once"], rows)
 
 
-TABLES = {
-    "readme": lambda: deltas("stdlib/baseline", (2, 16)),
-    "baseline": lambda: deltas("."),
-    "sinks": lambda: deltas("window"),
-    "rates": rates,
-    "earlier": lambda: deltas("stdlib/baseline"),
-    "short": lambda: short("stdlib/baseline"),
-    "pairs at 1×": lambda: pairs("stdlib/sliding", 1),
-    "pairs at 16×": lambda: pairs("stdlib/baseline", 16),
-    "settings": settings,
-    "recall": recall,
-    "window": lambda: deltas("stdlib/window"),
-    "stretch": lambda: deltas("stdlib/stretch"),
-    "base": lambda: deltas("stdlib/base"),
-    "drope": lambda: deltas("stdlib/drope"),
-}
+TABLES = {draw.__name__: draw for draw in (deltas, short, pairs, settings, recall, rates)}
 
 
 def drawn(page):
     """The page's text with its tables drawn again."""
-    text = (ROOT / page).read_text()
-    for name in re.findall(r"<!-- (?!end)(.+) -->", text):
-        before, mark, rest = text.partition(f"<!-- {name} -->\n")
-        text = before + mark + TABLES[name]() + "\n" + rest[rest.index("<!-- end -->") :]
-    return text
+
+    def table(match):
+        name, *arguments = match[1].split()
+        return f"<!-- {match[1]} -->\n{TABLES[name](*arguments)}\n<!-- end -->"
+
+    return re.sub(r"<!-- (?!end)(.+?) -->\n.*?<!-- end -->", table, (ROOT / page).read_text(), flags=re.S)
 
 
 def main(argv):

@@ -67,6 +67,8 @@ def gpt_neox_config(transformers, c, shared):
 
 
 def mpt_config(transformers, c, shared):
+    if c.gelu_tanh:
+        raise ValueError("cannot export gelu_tanh with alibi: an MPT computes the exact GELU")
     longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
     return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
 
