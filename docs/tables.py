@@ -1,7 +1,7 @@
 """Draws the tables of the pages from benchmark/:  python -m docs.tables
 
 With run folders, it first adds their tuning losses to benchmark/runs.csv:  python -m docs.tables out/*/*
-A table stands in its page after the call that draws it, such as <!-- deltas stdlib/baseline 2,16 -->, up to <!-- end -->.
+A table stands in its page below the call that draws it, such as <!-- deltas stdlib/baseline 2,16 -->.
 """
 
 import csv
