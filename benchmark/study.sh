@@ -10,9 +10,8 @@ newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
   case $1 in
-    learnable | rope_nope) echo "config/$1.py" ;;
     fox5) echo "--pos_scheme=fox --pos_options=b=5" ;;
-    *) echo "--pos_scheme=$1" ;;
+    *) if [ -f "config/$1.py" ]; then echo "config/$1.py"; else echo "--pos_scheme=$1"; fi ;;  # with its tuned settings
   esac
 }
 

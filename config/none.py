@@ -1,6 +1,6 @@
 """No positional encoding at the baseline size: python train.py config/none.py
 
-Best validation loss 1.29 nats on --dataset=stdlib_char (Python 3.11.7), in three minutes on two cores of an AMD EPYC.
+Best validation loss 1.40 nats (one seed), in three minutes on two cores of an AMD EPYC.
 """
 
 pos_scheme = "none"
