@@ -69,7 +69,7 @@ class EvalConfig(Overrides):
 
 
 def open_runs(cfg):
-    """{name: Checkpoint or KeptRun} of the runs, and the dataset. ValueError if they do not fit together."""
+    """{name: Checkpoint} of the runs, and the dataset. ValueError if they do not fit together."""
     runs = {}
     for path in cfg.runs:
         runs |= load_line(path) if is_line(path) else {path: load_checkpoint(path)}
@@ -159,7 +159,7 @@ def check(cfg, protocol, run, targets):
     """ValueError if a run cannot be measured, or kept, as cfg asks."""
     if isinstance(run, KeptRun):
         if cfg.keep or changes(cfg):
-            raise ValueError(f"{run.line} stays as it was measured: --keep the other runs first, without it")
+            raise ValueError(f"{run.path} stays as it was measured: --keep the other runs first, without it")
         run.losses(protocol, targets[run.config.block_size])
         return
     changed = run.under(cfg, protocol.longest)

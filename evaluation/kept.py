@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,36 +22,23 @@ import torch
 from config import checked
 from model import GPTConfig
 from run import files
-from run.checkpoint import CALL_FIELDS, is_whole
+from run.checkpoint import CALL_FIELDS, Checkpoint, is_whole
 
 
 @dataclass(frozen=True)
-class KeptRun:
-    """One seed of a kept line. It stands where a Checkpoint can, with losses instead of weights."""
+class KeptRun(Checkpoint):
+    """One seed of a kept line: a Checkpoint with losses instead of weights. Its path is that of the line's file,
+    without the ending, and its folder only has its name."""
 
-    folder: Path  # its name
-    line: str  # the path of the line's file, without its ending
-    config: GPTConfig
-    settings: dict
-    step: int
-    best_val_loss: float
-    hash: str  # of the checkpoint
-    dataset_hash: str
-    measured: dict  # what `measured_as` returned
-    found: dict  # the targets and the arrays of this seed, by name
-
-    @property
-    def experiment(self):
-        """Not pooled with other runs of the same settings."""
-        return self.line
-
-    def dataset_name(self, named=""):
-        return named or self.settings["dataset"]
+    experiment: str = ""  # the line: it is not pooled with other runs of the same settings
+    hash: str = ""  # of the checkpoint that was measured
+    measured: dict = field(default_factory=dict)  # what `measured_as` returned
+    found: dict = field(default_factory=dict)  # the targets and the arrays of this seed, by name
 
     def check_dataset(self, dataset, named):
         """ValueError unless the dataset is the text that was measured."""
         if dataset.hash != self.dataset_hash:
-            raise ValueError(f"{self.line} was measured on another text than that of dataset {dataset.name!r}")
+            raise ValueError(f"{self.path} was measured on another text than that of dataset {dataset.name!r}")
 
     def losses(self, protocol, targets):
         """The targets and the arrays. ValueError unless they are those of this protocol."""
@@ -61,7 +48,7 @@ class KeptRun:
             np.array_equal(self.found["ends"], targets["ends"]) and jobs.keys() <= self.found.keys()
         ):
             flags = " ".join(f"--{key}={value}" for key, value in self.measured.items() if key != "identity")
-            raise ValueError(f"{self.line} was measured at other places or lengths, those of {flags}")
+            raise ValueError(f"{self.path} was measured at other places or lengths, those of {flags}")
         return targets | self.found
 
 
@@ -113,8 +100,11 @@ def load_line(path):
         for i, run in enumerate(about["runs"]):
             found = {name: a[i].astype(float) for name, a in arrays.items()} | {"ends": ends, "documents": documents}
             settings, name = about["settings"] | {"seed": run["seed"]}, f"{path}-{run['seed']}" if i else path
-            own = run["step"], run["tuning_loss"], run["checkpoint"], about["dataset_hash"], about["measured"]
-            runs[name] = KeptRun(Path(name), path, config, settings, *own, found)
+            runs[name] = KeptRun(
+                weights={}, config=config, step=run["step"], settings=settings, best_val_loss=run["tuning_loss"],
+                dataset_hash=about["dataset_hash"], path=path, folder=Path(name), experiment=path,
+                hash=run["checkpoint"], measured=about["measured"], found=found,
+            )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}.npz is not a kept line: {error!r}") from None
     return runs

@@ -15,7 +15,7 @@ from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estima
 class Measured(NamedTuple):
     """What is known about one run."""
 
-    run: object  # its Checkpoint or KeptRun
+    run: object  # its Checkpoint
     found: dict  # arrays by name
     result: dict  # as result_of returns it
 
@@ -30,7 +30,8 @@ def result_of(protocol, about, found):
 
 def pool_seeds(protocol, measured):
     """{name: result}, with the seeds of one experiment pooled into one result, named by a run without its seed, and
-    {name: {seed: found}}. A second run with the same seed keeps a line of its own. measured: {name: Measured}."""
+    {name: {length: (seeds, blocks)}}. A second run with the same seed keeps a line of its own. measured: {name:
+    Measured}."""
     groups = {}  # {experiment: {seed: name}}
     for name, (run, _, result) in measured.items():
         names = groups.setdefault(run.experiment, {})
@@ -38,36 +39,24 @@ def pool_seeds(protocol, measured):
     results, losses = {}, {}
     for names in groups.values():
         seed, line = min(names.items(), key=lambda item: len(item[1]))
-        result, found = measured[line].result, {seed: measured[name].found for seed, name in names.items()}
+        result, found = measured[line].result, [measured[name].found for name in names.values()]
+        common = set(found[0]).intersection(*found) - {"documents"}
+        stacked = {key: np.stack([run[key] for run in found]) for key in common}
         if len(names) > 1:
             if (short := line.removesuffix(f"-{seed}")) not in {*measured, *results}:
                 line = short
-            first, *others = found.values()
-            common = set(first).intersection(*others) - {"documents"}
-            stacked = {key: np.stack([run[key] for run in found.values()]) for key in common}
-            result = result_of(protocol, result, stacked | {"documents": first["documents"]})
+            result = result_of(protocol, result, stacked | {"documents": found[0]["documents"]})
             result["seeds"] = {name: measured[name].result["rows"] for name in names.values()}
-        results[line], losses[line] = result, found
+        results[line], losses[line] = result, protocol.losses(stacked)
     return results, losses
 
 
-def difference(protocol, one, two, length):
-    """(mean, half-width) of one line's losses minus another's, {seed: found}, at a length. If both have two seeds or
-    more, the half-width is that of an interval, if both have one, that of a band over text only, and NaN otherwise: how
-    far a single run is from its mean is not known."""
-    known = next(iter(one.values()))
-    a, b = (np.stack([protocol.losses(run)[length] for run in runs.values()])[..., None] for runs in (one, two))
-    mean, width, _ = estimate([a, -b], known["documents"], protocol.seed)
+def difference(a, b, documents, seed):
+    """(mean, half-width) of losses (seeds, blocks) minus others. If both have two seeds or more, the half-width is that
+    of an interval, if both have one, that of a band over text only, and NaN otherwise: how far a single run is from its
+    mean is not known."""
+    mean, width, _ = estimate([a[..., None], -b[..., None]], documents, seed)
     return mean[0], width[0] if (len(a) > 1) == (len(b) > 1) else np.nan
-
-
-def contrasts_at(protocol, losses, length):
-    """How every pair of lines with two seeds or more differs at a length, as statistics.contrasts returns it."""
-    several = {name: [protocol.losses(run) for run in runs.values()] for name, runs in losses.items() if len(runs) > 1}
-    defined = {name: seeds for name, seeds in several.items() if all(length in seed for seed in seeds)}
-    documents = next(iter(next(iter(losses.values())).values()))["documents"]
-    values = {name: np.stack([seed[length] for seed in seeds]) for name, seeds in defined.items()}
-    return contrasts(values, documents, protocol.seed)
 
 
 def columns(lines):
@@ -117,7 +106,7 @@ def star(result):
     return "unknown" if np.isnan(rows[past[0]]["band"]) else f"none to {past[-1]:,}"
 
 
-def answer(protocol, results, losses):
+def answer(protocol, results, losses, documents):
     """The table that sums up: a line for each run, the lowest loss at the longest length first."""
     last, lengths = protocol.shown()[-1], protocol.training_lengths
     at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
@@ -130,9 +119,9 @@ def answer(protocol, results, losses):
         if row := rows[last]:
             end, delta = f"{row['loss']:.3f}", f"{row['delta']:+.3f} {within(row['band'])}"
         if row and name != best:
-            mean, width = difference(protocol, losses[name], losses[best], last)
+            mean, width = difference(losses[name][last], losses[best][last], documents, protocol.seed)
             other = f"{mean:+.3f} {within(width)}"
-        seeds = f" ({len(losses[name])} seeds)" if len(losses[name]) > 1 else ""
+        seeds = f" ({len(results[name]['seeds'])} seeds)" if "seeds" in results[name] else ""
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
         lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
     return (
@@ -185,7 +174,7 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     numbers from others."""
     n, crossing, per_token = len(np.unique(targets["documents"])), targets["crossing"], targets["bytes_per_token"]
     text = {"hash": dataset.hash, "documents": n, "crossing": float(crossing), "bytes_per_token": float(per_token)}
-    has_loss, seeded = "threshold" in protocol.options, any("seeds" in result for result in results.values())
+    has_loss = "threshold" in protocol.options
     print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}")
     print(f"{dataset.name}: blocks from {n} documents; {crossing:.0%} of the longest contexts cross documents; "
           f"bytes per token: {per_token:.3g}")  # fmt: skip
@@ -198,12 +187,13 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     print(f"\n{table(protocol, results)}", end="")
     summary = {"of": of, "protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": {dataset.name: text}, "runs": results, "contrasts": {}}
-    for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]) if seeded else ():
-        if found := contrasts_at(protocol, losses, length):
+    for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]):
+        several = {name: own[length] for name, own in losses.items() if length in own and len(own[length]) > 1}
+        if found := contrasts(several, targets["documents"], protocol.seed):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
     if has_loss and len(results) > 1:
-        print(answer(protocol, results, losses))
+        print(answer(protocol, results, losses, targets["documents"]))
     picture, numbers = base.with_suffix(".png"), base.with_suffix(".json")
     plain_types = json.loads(json.dumps(summary), parse_constant=lambda name: None)  # null for NaN
     numbers.write_text(json.dumps(plain_types, indent=1))
