@@ -57,12 +57,12 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
     tokens_path, docs_path, n_bytes = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for name, text in documents.shown(f"tokenising {split}"):
+        for name, text in documents(f"tokenising {split}"):
             if docs.tell() and tokenizer.eot is not None:
                 tokens.write(np.array(tokenizer.eot, dtype))
             docs.write(np.int64(tokens.tell() // dtype.itemsize))
             try:
-                tokens.write(np.asarray(tokenizer.encode_plain(text), dtype))
+                tokens.write(np.asarray(tokenizer.encode(text, plain=True), dtype))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
             n_bytes += len(text.encode())
@@ -125,7 +125,7 @@ def main(argv):
         documents = text.read(cfg)
 
         def texts(split):
-            return (text for _, text in documents[split].shown(f"reading {split}"))
+            return (text for _, text in documents[split](f"reading {split}"))
 
         tokenizer = tokenizer or make_tokenizer(kind, texts)
         write_dataset(folder, temporary, documents, tokenizer, source)

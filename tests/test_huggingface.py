@@ -80,7 +80,7 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
     def held_out(**splits):
         monkeypatch.setattr(datasets, "load_dataset", lambda **kw: splits)
         documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
-        return [[text for name, text in documents[split].read()] for split in ("train", "val")]
+        return [[text for name, text in documents[split](split)] for split in ("train", "val")]
 
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(300_000)]})
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]

@@ -22,7 +22,7 @@ def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
 def test_intervals_and_all_pairs_cover_on_layouts_like_those_kept(piece, multiple):
     """Repetitions draw documents from those of the text, and three seeds with the spread of those kept, while all means
     are 0. Means the share of intervals that contain 0, and of repetitions in which no pair is significant."""
-    kept = {name: line for name, line in tables.lines(piece).items() if len(line.seeds) == 9}
+    kept = {name: line for name, line in tables.lines(piece).items() if line.seeds == 9}
     documents, rng, covered = kept["alibi"].documents, np.random.default_rng(1), []
     blocks_of = [np.flatnonzero(documents == d) for d in np.unique(documents)]
     for _ in range(60):
