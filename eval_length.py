@@ -23,7 +23,7 @@ import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
 from evaluation.kept import KeptRun, is_line, keep_line, kept, load_line
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import Measured, charts, pool_seeds, report, result_of
+from evaluation.report import charts, pool_seeds, report
 from evaluation.windows import Subject
 from model import SCHEMES, find_scheme
 from run import files, tracking
@@ -138,21 +138,19 @@ def measure(cfg, protocol, run, dataset, targets):
 
 
 def measure_all(cfg, protocol, runs, dataset, targets):
-    """{name: Measured} of every run, and whether anything was computed."""
-    measured, is_new = {}, False
+    """{name: what was found} of every run, and whether anything was computed."""
+    found, is_new = {}, False
     for name, run in runs.items():
         start, trained, computed = time.perf_counter(), run.config.block_size, False
         if isinstance(run, KeptRun):
-            found = run.losses(protocol, targets[trained])
+            found[name] = run.losses(protocol, targets[trained])
         else:
             with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
-                found, computed = measure(cfg, protocol, run, dataset, targets[trained])
-        about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
-        measured[name] = Measured(run, found, result_of(protocol, about | {"seed": run.settings.get("seed")}, found))
+                found[name], computed = measure(cfg, protocol, run, dataset, targets[trained])
         took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
         print(f"{name}: {took}", flush=True)
         is_new |= computed
-    return measured, is_new
+    return found, is_new
 
 
 def check(cfg, protocol, run, targets):
@@ -190,11 +188,11 @@ def main(argv):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")
 
     try:
-        measured, is_new = measure_all(cfg, protocol, runs, dataset, targets)
+        found, is_new = measure_all(cfg, protocol, runs, dataset, targets)
     except KeyboardInterrupt:
         print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
         raise
-    results, losses = pool_seeds(protocol, measured)
+    results, losses = pool_seeds(protocol, runs, found)
     left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
     settings = {key: value for key, value in dataclasses.asdict(cfg).items() if key not in left_out}
     of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
@@ -202,7 +200,7 @@ def main(argv):
     *_, text = targets.values()  # of the longest training length
     picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
     for name, result in results.items() if cfg.keep else ():
-        keep_line(cfg, protocol, dataset, [measured[own] for own in result.get("seeds", [name])])
+        keep_line(cfg, protocol, dataset, [(runs[own], found[own]) for own in result.get("seeds", [name])])
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0

@@ -122,7 +122,7 @@ def train(cfg, origin):
     """Trains from an Origin. Returns the best validation loss in nats per token. ValueError for settings that do not
     fit, before anything is written."""
     # the processes, their speed, and this one's rows of each micro-step
-    world = World.join(cfg.device, cfg.dtype)
+    world = World(cfg.device, cfg.dtype)
     rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
     peak, tokens = world.peak(), rows * cfg.block_size
 
@@ -182,7 +182,7 @@ def train(cfg, origin):
         share = optimizer.set_rates(step)
         grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
-        optimizer.zero_grad()
+        model.zero_grad()
         step += 1
 
         # stop after the same step in all processes
@@ -229,7 +229,7 @@ def train(cfg, origin):
 def eval_only(cfg, origin):
     """Prints the loss of the best checkpoint over the whole validation text. ValueError if settings of the command line
     do not apply to it, or if the text has changed and the command line does not name it."""
-    world, checkpoint = World.join(cfg.device, cfg.dtype), origin.run
+    world, checkpoint = World(cfg.device, cfg.dtype), origin.run
     dataset = data.load(cfg.dataset)
     checkpoint.check_dataset(dataset, "dataset" in origin.values)
     for name, trained in origin.settings(TrainConfig).items():

@@ -111,13 +111,13 @@ def load_line(path):
 
 
 def keep_line(cfg, protocol, dataset, members):
-    """Writes a line of the table, members: [Measured], one for each seed, to the folder cfg.keep. The file is named by
-    the run's folder, without its seed. A file that exists grows: new seeds come last, and one that is there already is
-    replaced. ValueError if it is another experiment or measurement."""
-    run, found, _ = members[0]
+    """Writes a line of the table to the folder cfg.keep. members: [(run, what was found)], one for each seed. The file
+    is named by the run's folder, without its seed. A file that exists grows: new seeds come last, and one that is there
+    already is replaced. ValueError if it is another experiment or measurement."""
+    run, found = members[0]
     config, measured, targets = run.under(cfg, protocol.longest), measured_as(protocol), ("ends", "documents")
     settings = {key: value for key, value in run.settings.items() if key not in (*CALL_FIELDS, "seed")}
-    seeds = {run.settings["seed"]: (run, found) for run, found, _ in members}
+    seeds = {run.settings["seed"]: (run, found) for run, found in members}
     names = sorted(run.folder.resolve().name.removesuffix(f"-{seed}") for seed, (run, _) in seeds.items())
     path = str(Path(cfg.keep, min(names, key=len)))
     if is_line(path):

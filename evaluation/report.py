@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,41 +11,35 @@ from evaluation.protocols import within
 from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estimate
 
 
-class Measured(NamedTuple):
-    """What is known about one run."""
-
-    run: object  # its Checkpoint
-    found: dict  # arrays by name
-    result: dict  # as result_of returns it
-
-
-def result_of(protocol, about, found):
-    """What is known about a run, as plain types: `about`, the breakdown length and the rows."""
-    rows = protocol.rows(found, about["training_length"])
+def result_of(protocol, run, found):
+    """What is known about a run, as plain types: its settings in short, the breakdown length and the rows."""
+    trained, rows = run.config.block_size, protocol.rows(found, run.config.block_size)
+    about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
+    about["seed"] = run.settings.get("seed")
     if "threshold" in protocol.options:
-        about = about | {"L_star": breakdown(rows, about["training_length"], protocol.threshold)}
+        about["L_star"] = breakdown(rows, trained, protocol.threshold)
     return about | {"rows": rows}
 
 
-def pool_seeds(protocol, measured):
+def pool_seeds(protocol, runs, found):
     """{name: result}, with the seeds of one experiment pooled into one result, named by a run without its seed, and
-    {name: {length: (seeds, blocks)}}. A second run with the same seed keeps a line of its own. measured: {name:
-    Measured}."""
+    {name: {length: (seeds, blocks)}}. A second run with the same seed keeps a line of its own. found: {name: arrays by
+    name} of the runs."""
     groups = {}  # {experiment: {seed: name}}
-    for name, (run, _, result) in measured.items():
-        names = groups.setdefault(run.experiment, {})
-        (groups.setdefault(name, {}) if result["seed"] in names else names)[result["seed"]] = name
+    for name, run in runs.items():
+        names, seed = groups.setdefault(run.experiment, {}), run.settings.get("seed")
+        (groups.setdefault(name, {}) if seed in names else names)[seed] = name
     results, losses = {}, {}
     for names in groups.values():
         seed, line = min(names.items(), key=lambda item: len(item[1]))
-        result, found = measured[line].result, [measured[name].found for name in names.values()]
-        common = set(found[0]).intersection(*found) - {"documents"}
-        stacked = {key: np.stack([run[key] for run in found]) for key in common}
+        own = {name: result_of(protocol, runs[name], found[name]) for name in names.values()}
+        result, common = own[line], set.intersection(*(set(found[name]) for name in own)) - {"documents"}
+        stacked = {key: np.stack([found[name][key] for name in own]) for key in common}
         if len(names) > 1:
-            if (short := line.removesuffix(f"-{seed}")) not in {*measured, *results}:
+            result = result_of(protocol, runs[line], stacked | {"documents": found[line]["documents"]})
+            result["seeds"] = {name: one["rows"] for name, one in own.items()}
+            if (short := line.removesuffix(f"-{seed}")) not in {*runs, *results}:
                 line = short
-            result = result_of(protocol, result, stacked | {"documents": found[0]["documents"]})
-            result["seeds"] = {name: measured[name].result["rows"] for name in names.values()}
         results[line], losses[line] = result, protocol.losses(stacked)
     return results, losses
 

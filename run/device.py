@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
@@ -36,28 +35,21 @@ def autocast(device, dtype):
     return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
 
 
-@dataclass(frozen=True)
 class World:
-    """This process: its device, its dtype, and its rank among the processes of a run, one or torchrun's."""
+    """This process: its device, its dtype, and its rank among the `size` processes of a run. torchrun describes them in
+    the environment; without it, this process is alone."""
 
-    device: torch.device
-    dtype: torch.dtype
-    rank: int
-    size: int
-
-    @classmethod
-    def join(cls, device_name, dtype_name):
-        """The world that torchrun describes in the environment, or this process alone."""
-        rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    def __init__(self, device_name, dtype_name):
+        self.rank, self.size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         if device_name in ("auto", "cuda") and torch.cuda.is_available():
             device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
-        device = pick_device(device_name)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        self.device = pick_device(device_name)
+        self.dtype = pick_dtype(dtype_name, self.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
             torch.backends.cuda.matmul.allow_tf32 = True
-        if size > 1:
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-        return cls(device, pick_dtype(dtype_name, device), rank, size)
+        if self.size > 1:
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=PATIENCE)
 
     def first_goes_first(self, action):
         """action() in all processes. The first one goes first: it may write what the others then read."""

@@ -46,10 +46,6 @@ class Optimizer:
         for part in self.parts.values():
             part.step()
 
-    def zero_grad(self):
-        for part in self.parts.values():
-            part.zero_grad()
-
     def params(self, part):
         """The parameters of one of the two optimizers, in its own order."""
         return [p for group in part.param_groups for p in group["params"]]

@@ -71,7 +71,7 @@ def steps(cfg, device, dtype):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
             optimizer.step()
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.item()  # waits for the device
             row[i] = time.perf_counter() - started
     seconds = seconds[3:]
@@ -132,7 +132,7 @@ def at_lengths(cfg, device, dtype):
 
 def main(argv):
     cfg = config.load(BenchConfig, argv)
-    world = World.join(cfg.device, cfg.dtype)
+    world = World(cfg.device, cfg.dtype)
     (at_lengths if cfg.lengths else steps)(cfg, world.device, world.dtype)
     return 0
 
