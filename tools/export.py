@@ -41,34 +41,27 @@ NAMES = (  # a part of our weights' names, and the same part in GPT-2, GPT-NeoX 
 )
 
 
-def gpt2_config(transformers, c, shared):
-    return transformers.GPT2Config(
-        n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
-        embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function="gelu_new" if c.gelu_tanh else "gelu",
-        **shared,
-    )  # fmt: skip
-
-
-def gpt_neox_config(transformers, c, shared):
-    D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
+def own_settings(c):
+    """The settings that only the architecture of c.pos_scheme has."""
+    gelu, length = "gelu_new" if c.gelu_tanh else "gelu", c.rope_block_size or c.block_size
+    if c.pos_scheme == "learnable":
+        dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), c.dropout)
+        return {"max_position_embeddings": c.block_size, "activation_function": gelu} | dropout
+    if c.pos_scheme == "alibi":
+        return {"max_seq_len": 16 * c.block_size}  # ALiBi needs no limit, but MPT wants one
     rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
     if c.rope_scaling == "ntk":  # changes only the base
+        D = c.n_embd // c.n_head
         rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
     elif c.rope_scaling != "none":
         rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor, "original_max_position_embeddings": length}
     if c.rope_fraction < 1:
         rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
-    return transformers.GPTNeoXConfig(
-        max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
-        intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
-        rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
-        hidden_act="gelu_new" if c.gelu_tanh else "gelu", **shared,
-    )  # fmt: skip
-
-
-def mpt_config(transformers, c, shared):
-    longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
-    return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
+    return {
+        "max_position_embeddings": max(c.block_size, round(c.rope_factor * length)), "rope_parameters": rope,
+        "intermediate_size": 4 * c.n_embd, "use_parallel_residual": False, "hidden_act": gelu,
+        "attention_dropout": c.dropout, "hidden_dropout": c.dropout,
+    }  # fmt: skip
 
 
 def paired(name, w, n_head):
@@ -81,11 +74,11 @@ def paired(name, w, n_head):
     return torch.cat((turning, qkv[2:])).transpose(0, 1).flatten(0, 2)
 
 
-# pos_scheme -> the config of its architecture and the form of its weights there, in the order of NAMES
+# pos_scheme -> its architecture and the form of its weights there, in the order of NAMES
 ARCHITECTURES = {
-    "learnable": (gpt2_config, lambda name, w, n_head: transposed(name, w)),
-    "rope": (gpt_neox_config, paired),
-    "alibi": (mpt_config, lambda name, w, n_head: w),
+    "learnable": ("gpt2", lambda name, w, n_head: transposed(name, w)),
+    "rope": ("gpt_neox", paired),
+    "alibi": ("mpt", lambda name, w, n_head: w),
 }
 
 
@@ -100,9 +93,11 @@ def to_hugging_face(model, eot):
     if c.window or "0" in c.pos_pattern or c.qk_norm:
         raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
     transformers = import_transformers()
-    shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
-    make_config, converted = ARCHITECTURES[c.pos_scheme]
-    exported = transformers.AutoModelForCausalLM.from_config(make_config(transformers, c, shared))
+    architecture, converted = ARCHITECTURES[c.pos_scheme]
+    shared = dict(hidden_size=c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head)
+    shared |= dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
+    same = transformers.AutoConfig.for_model(architecture, **shared, **own_settings(c))
+    exported = transformers.AutoModelForCausalLM.from_config(same)
     for p in exported.parameters():  # they may have biases that our model lacks
         p.zero_()
     column, state = list(ARCHITECTURES).index(c.pos_scheme), {}
@@ -115,25 +110,25 @@ def to_hugging_face(model, eot):
     return exported
 
 
-def fast_tokenizer(tokenizer, kind):
+def fast_tokenizer(tokenizer):
     """The same tokenizer, of the package `tokenizers`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    if kind == "hf":
+    if tokenizer.spec["kind"] == "hf":
         fast = Tokenizer.from_str(tokenizer.spec["json"])
         fast.decoder = decoders.ByteLevel()  # the file may have none
-    elif kind == "char":  # no entry for unknown characters, so they are an error, as in our tokenizer
+        return fast
+    if tokenizer.spec["kind"] == "char":  # no entry for unknown characters, so they are an error, as in our tokenizer
         fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
         fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         fast.decoder = decoders.Fuse()
-    else:
-        encoding = tokenizer.encoding
-        ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
-        converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
-        converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
-        fast = converter.converted()
-    return fast
+        return fast
+    encoding = tokenizer.encoding
+    ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
+    converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
+    converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
+    return converter.converted()
 
 
 @torch.no_grad()
@@ -150,8 +145,8 @@ def main(argv):
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
-    model, spec = checkpoint.model(torch.device("cpu")), checkpoint.tokenizer_spec
-    tokenizer = tokenizer_from(spec) if spec else None
+    model = checkpoint.model(torch.device("cpu"))
+    tokenizer = tokenizer_from(checkpoint.tokenizer_spec) if checkpoint.tokenizer_spec else None
     eot = tokenizer.eot if tokenizer else None
     exported = to_hugging_face(model, eot)
     transformers = import_transformers()
@@ -159,7 +154,7 @@ def main(argv):
     with files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
-            fast = fast_tokenizer(tokenizer, spec["kind"])
+            fast = fast_tokenizer(tokenizer)
             eos = None if eot is None else fast.id_to_token(eot)
             options = dict(eos_token=eos, clean_up_tokenization_spaces=False)
             transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **options).save_pretrained(folder)
