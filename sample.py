@@ -63,10 +63,9 @@ def sample(cfg, out):
     total = len(ids) + cfg.max_new_tokens
     model = checkpoint.model(device).override(checkpoint.under(cfg, total))
     trained, limit = model.config.block_size, model.config.max_positions
-    if total > trained and limit:
-        print(f"note: past {limit} tokens, where positions end, a token sees only the last {limit}", file=sys.stderr)
-    elif total > trained:
-        print(f"note: the text runs past the training length, {trained} tokens", file=sys.stderr)
+    if total > trained:
+        ends = f"past {limit} tokens, where positions end, a token sees only the last {limit}"
+        print("note:", ends if limit else f"the text runs past the training length, {trained} tokens", file=sys.stderr)
 
     # draw tokens, and write the first row as it grows
     idx = torch.tensor([ids] * cfg.num_samples, device=device)

@@ -128,7 +128,7 @@ def train(cfg, origin):
 
     # the text, its batches and the validation windows
     dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
-    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed, cfg.max_position)
+    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 
     # the model: with new weights, with those of another run, or where an earlier call stopped
@@ -167,6 +167,7 @@ def train(cfg, origin):
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
+        positions = data.sampled_positions(cfg.block_size, cfg.max_position, (cfg.seed, step))
         for n, mine in enumerate(my_rows):
             x, y = world.place(batches(step, mine.start, mine.stop))
             if cfg.dropout:  # a resumed run draws the same masks
@@ -174,7 +175,7 @@ def train(cfg, origin):
             if world.size > 1:  # only the last micro-step averages gradients over the processes
                 step_model.require_backward_grad_sync = n == len(my_rows) - 1
             with autocast(world.device, world.dtype):
-                loss = step_model(x, y, positions=batches.positions(step))[1] / len(my_rows)
+                loss = step_model(x, y, positions=positions)[1] / len(my_rows)
             loss.backward()
             loss_sum += loss.detach()
 

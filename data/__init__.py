@@ -120,9 +120,10 @@ def _open(path, dtype, count, sha256):
 
 
 def sampled_positions(n, below, seed):
-    """A sorted sample of n positions below a limit, (n,) int64. A model that is trained on short windows at such
-    positions meets all of them. Ruoss et al. 2023 (arXiv 2305.16843)."""
-    return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(below)[:n]))
+    """A sorted sample of n positions below a limit, (n,) int64; None without a limit. A model that is trained on short
+    windows at such positions meets all of them. Ruoss et al. 2023 (arXiv 2305.16843)."""
+    if below:
+        return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(below)[:n]))
 
 
 class Batches:
@@ -130,9 +131,8 @@ class Batches:
     r): no state has to be saved, and the data are the same however rows are divided among micro-steps and processes. An
     epoch visits every window once, in shuffled order, from a random offset."""
 
-    def __init__(self, split, block_size, rows_per_step, seed, max_position=0):
+    def __init__(self, split, block_size, rows_per_step, seed):
         self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
-        self.max_position = max_position
         self.n_windows = (len(split.tokens) - block_size) // block_size
         if self.n_windows < 1:
             short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
@@ -144,11 +144,6 @@ class Batches:
         starts = np.array([self._start(step * self.rows_per_step + r) for r in range(first, last)])
         rows = self.split.windows(starts, self.block_size)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-
-    def positions(self, step):
-        """The positions of a step's windows, sampled below max_position; None: 0 … block_size − 1."""
-        if self.max_position:
-            return sampled_positions(self.block_size, self.max_position, (self.seed, step))
 
     def _start(self, row):
         epoch, i = divmod(row, self.n_windows)

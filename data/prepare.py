@@ -123,11 +123,7 @@ def main(argv):
             return 0
         print(f"preparing {name}: {text.source}")
         documents = text.read(cfg)
-
-        def texts(split):
-            return (text for _, text in documents[split](f"reading {split}"))
-
-        tokenizer = tokenizer or make_tokenizer(kind, texts)
+        tokenizer = tokenizer or make_tokenizer(kind, lambda s: (text for _, text in documents[s](f"reading {s}")))
         write_dataset(folder, temporary, documents, tokenizer, source)
     print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0

@@ -80,7 +80,7 @@ def text_of(source):
         raise ValueError(f"{source} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
 
 
-def split_rows(source, where, column):
+def split_rows(cfg, source, **where):
     """The documents of a dataset that `where` describes to load_dataset. Validation uses the dataset's own split for
     it, or else 0.05% of the dataset, as in nanoGPT, but up to a tenth of a small one."""
     try:
@@ -89,16 +89,16 @@ def split_rows(source, where, column):
         raise ValueError(f"{source} needs one more package: pip install datasets") from None
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
     try:
-        splits = datasets.load_dataset(**where)
+        splits = datasets.load_dataset(name=cfg.config or None, **where)
     except Exception as error:  # of any type: from the network, the hub or a file
         why = " ".join(str(error.__cause__ or error).split())[:300]
         raise ValueError(f"{source} could not be loaded: {why}") from None
     if "train" not in splits:
         raise ValueError(f"{source} has no split 'train', only: {', '.join(splits)}")
     train, val = splits["train"], splits.get("validation")
-    if getattr(train.features.get(column), "dtype", None) not in ("string", "large_string"):
+    if getattr(train.features.get(cfg.column), "dtype", None) not in ("string", "large_string"):
         known = ", ".join(train.features)
-        raise ValueError(f"--column={column!r} is not a column of text in {source}, which has: {known}")
+        raise ValueError(f"--column={cfg.column!r} is not a column of text in {source}, which has: {known}")
     if val is None:
         n = len(train)
         count = max(math.ceil(0.0005 * n), min(100, math.ceil(0.1 * n)))
@@ -106,8 +106,8 @@ def split_rows(source, where, column):
         train, val = train.select(np.sort(order[count:])), train.select(np.sort(order[:count]))
 
     def documents(rows):
-        rows = rows.select_columns(column)
-        return lambda what: (("a row", row[column]) for row in tqdm(rows, what, unit="doc") if row[column])
+        rows = rows.select_columns(cfg.column)
+        return lambda what: (("a row", text) for row in tqdm(rows, what, unit="doc") if (text := row[cfg.column]))
 
     return {"train": documents(train), "val": documents(val)}
 
@@ -180,11 +180,7 @@ class Text:
 
 def hub(name, dataset):
     """The Text of a dataset of the Hugging Face hub."""
-
-    def read(cfg):
-        return split_rows(name, {"path": name, "name": cfg.config or None}, cfg.column)
-
-    return Text(read, dataset, name, "gpt2", ("column", "config"))
+    return Text(lambda cfg: split_rows(cfg, name, path=name), dataset, name, "gpt2", ("column", "config"))
 
 
 def find_text(names, glob):
@@ -205,7 +201,7 @@ def find_text(names, glob):
         return Text(lambda cfg: split_texts(files, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
     where = {"path": ROWS[kind], "data_files": [str(p.resolve()) for p in files.values()]}
     where["download_mode"] = "force_redownload"  # the package's cache goes by time: it may hold an older text
-    return Text(lambda cfg: split_rows(source, where, cfg.column), "", source, "gpt2", ("glob", "column"), state)
+    return Text(lambda cfg: split_rows(cfg, source, **where), "", source, "gpt2", ("glob", "column"), state)
 
 
 TEXTS = {

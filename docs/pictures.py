@@ -81,10 +81,9 @@ def draw_seeing():
     for name, style in zip(answers, scheme_styles(answers), strict=True):
         shares, (delta, width) = answers[name].losses[8].mean(axis=1), kept[name].deltas()[16]
         spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
-        axes.errorbar(delta, shares.mean(), spread, width, **style | {"linestyle": "none"})
-        axes.annotate(
-            f"  {name}", (delta, shares.mean()), xytext=(4, 6), textcoords="offset points", color=style["color"]
-        )
+        place = delta, shares.mean()
+        axes.errorbar(*place, spread, width, **style | {"linestyle": "none"})
+        axes.annotate(f"  {name}", place, xytext=(4, 6), textcoords="offset points", color=style["color"])
     axes.set_xscale("symlog", linthresh=0.1)
     axes.margins(x=0.15)
     axes.set(xlabel="Δ on text (nats; 95% interval)", ylabel="right answers in recall (and the range of the seeds)")
@@ -98,10 +97,8 @@ def draw_settings(multiple=16):
     names, kept = ("alibi", "t5", "none", "rope", "sinusoidal"), [lines(f"stdlib/{folder}") for folder in SETTINGS]
     values = np.array([[setting[name].deltas()[multiple][0] for name in names] for setting in kept])
     axes.imshow(values, aspect="auto", cmap="cividis", norm="symlog")
-    for i, j in np.ndindex(*values.shape):
-        axes.text(
-            j, i, f"{values[i, j]:+.2f}", ha="center", va="center", color="black" if values[i, j] > 1 else "white"
-        )
+    for (i, j), delta in np.ndenumerate(values):
+        axes.text(j, i, f"{delta:+.2f}", ha="center", va="center", color="black" if delta > 1 else "white")
     axes.set_xticks(range(len(names)), names)
     axes.set_yticks(range(len(SETTINGS)), SETTINGS.values())
     return figure
