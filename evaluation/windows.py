@@ -67,9 +67,7 @@ def score(subject, starts, length, scored, change=None):
             for i, row in enumerate(window, start=first):
                 change(row, i)
         window = window.to(subject.device)
-        positions = None
-        if subject.max_position:  # a sample for each forward pass, as in training
-            positions = sampled_positions(length, subject.max_position, (length, first))
+        positions = sampled_positions(length, subject.max_position, (length, first))  # one sample for each forward pass
         with autocast(subject.device, subject.dtype):
             hidden = subject.model.hidden(window[:, :-1], last=scored, positions=positions).flatten(0, 1)
         targets = window[:, -scored:].flatten()
