@@ -16,6 +16,8 @@ class FIRE(PositionScheme, name="fire"):
     Cost: a training step takes 1.06 × RoPE's time on one core of an Intel Xeon, with a mask. Training's memory
     grows with the square of the length (a step on 2,048 tokens: 1.5 GB, RoPE 0.08), evaluation's with the length
     (one layer on 16,384 tokens: 0.61 GB, RoPE 0.10).
+
+    Seen (docs/evidence.md, one seed): loss 1.165 at the training length (RoPE 1.155), Δ at 16 times it +0.770 ±0.111.
     """
 
     no_decay = ("b_1",)
