@@ -315,18 +315,6 @@ def test_scalings_and_a_window(runs, tmp_path):
     assert plain["64"]["loss"] != pytest.approx(plain["8"]["loss"], abs=1e-4)
 
 
-def test_every_length_is_scaled_from_the_checkpoint_and_not_from_the_length_before(runs, tmp_path, monkeypatch):
-    factors = []
-
-    def noting(subject, *rest):
-        factors.append(subject.model.config.rope_factor)
-        return score(subject, *rest)
-
-    monkeypatch.setattr(SCORE, noting)
-    E.main([str(runs / "rope"), *flags(tmp_path, "--protocol=context", "--rope_scaling=yarn", "--lengths=16,32,64")])
-    assert factors == [1, 2, 4, 2, 4, 2, 4]  # the true context, foreign, shuffled
-
-
 def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, tmp_path):
     argv = [runs / "sinusoidal", runs / "learnable", *flags(tmp_path, "--seed=3")]
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}

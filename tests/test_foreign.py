@@ -89,15 +89,6 @@ def test_mistake_importing_what_model_py_does_not_compute(name, value, message, 
     assert message in refused(sample.main, f"--out_dir={tmp_path}")
 
 
-def test_mistake_damaged_folders(tmp_path, refused):
-    write_gpt2(tmp_path / "m")
-    weights, argv = tmp_path / "m/model.safetensors", f"--out_dir={tmp_path}/m"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    assert "m could not be loaded (" in refused(sample.main, argv)
-    weights.unlink()
-    assert "m could not be loaded (Error no file named model.safetensors" in refused(sample.main, argv)
-
-
 def test_only_hub_names_use_the_network(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     asked = []

@@ -24,16 +24,18 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @pytest.mark.parametrize("window", [0, 8])
 @pytest.mark.parametrize("scheme", ALL)
 def test_no_tensor_is_made_on_another_device(scheme, window):
-    """Under FakeTensorMode tensors have shapes and devices, but no values."""
-    with FakeTensorMode():
-        model = GPT(GPTConfig(**SIZES, pos_scheme=scheme, window=window)).to("cuda")
-        idx = torch.zeros(2, 40, dtype=torch.int64, device="cuda")
-        model(idx, idx)[1].backward()
-        cache = KVCache()
-        with torch.no_grad():
-            for chunk in idx.split((20, 1, 19), dim=1):
-                assert model(chunk, cache=cache)[0].device.type == "cuda"
-            assert model.generate(idx[:, :5], 3).shape == (2, 8)
+    """Under FakeTensorMode tensors have shapes and devices, but no values. Gradients need a GPU even there."""
+    with torch.device("meta"):
+        model = GPT(GPTConfig(**SIZES, pos_scheme=scheme, window=window), seed=None)
+        weights = model.state_dict()
+    with FakeTensorMode(), torch.no_grad():
+        fakes = {name: torch.empty(w.shape, device="cuda") for name, w in weights.items()}
+        model.load_state_dict(fakes, assign=True)
+        idx, cache = torch.zeros(2, 40, dtype=torch.int64, device="cuda"), KVCache()
+        assert model(idx, idx)[1].device.type == "cuda"
+        for chunk in idx.split((20, 1, 19), dim=1):
+            assert model(chunk, cache=cache)[0].device.type == "cuda"
+        assert model.generate(idx[:, :5], 3).shape == (2, 8)
 
 
 @pytest.mark.gpu
