@@ -353,7 +353,8 @@ class ALiBi(PositionScheme, name="alibi"):
         return (m, q_pos[:, None]), (torch.cat([high] * 3 + [m - high] * 3, dim=-1), digits.repeat(1, 2))
 
     def rotate(self, q, k, x, prepared, layer, past):
-        for_q, for_k = prepared[q.dtype.itemsize < 4]
+        full, half = prepared
+        for_q, for_k = half if q.dtype.itemsize < 4 else full
         return widen(q, for_q), widen(k, for_k)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evaluation.report import difference
 from evaluation.statistics import contrasts, estimate
 from run.checkpoint import load_checkpoint
 
@@ -45,9 +46,7 @@ class Line:
 
     def minus(self, other, multiple=1):
         """(difference of the losses, half-width; none between one seed and several)."""
-        pair = self.losses[multiple][..., None], -other.losses[multiple][..., None]
-        mean, width, _ = estimate(pair, self.documents, SEED)
-        return mean[0], width[0] if (self.seeds > 1) == (other.seeds > 1) else np.nan
+        return difference(self.losses[multiple], other.losses[multiple], self.documents, SEED)
 
 
 def lines(piece):
@@ -132,8 +131,9 @@ def add_runs(folders):
     """Adds finished runs to runs.csv, or replaces what it said about them."""
     rows = read_runs()
     for folder in map(Path, folders):
-        run, (name, _, seed), piece = load_checkpoint(folder), folder.name.rpartition("-"), "/".join(folder.parts[1:-1])
-        if load_checkpoint(folder, "latest").step == run.settings["max_iters"]:
+        run, (name, _, seed) = load_checkpoint(folder, "latest"), folder.name.rpartition("-")
+        piece = "/".join(folder.parts[1:-1])
+        if run.step == run.settings["max_iters"]:
             known = {"piece": piece, "name": name, "seed": seed, "tuning_loss": f"{run.best_val_loss:.4f}"}
             rows[piece, name, seed] = run.settings | known
     with open(RUNS, "w", newline="") as file:
