@@ -32,6 +32,7 @@ class KeptRun(Checkpoint):
 
     experiment: str = ""  # the line: it is not pooled with other runs of the same settings
     hash: str = ""  # of the checkpoint that was measured
+    machine: str = ""  # where it was measured
     measured: dict = field(default_factory=dict)  # what `measured_as` returned
     found: dict = field(default_factory=dict)  # the targets and the arrays of this seed, by name
 
@@ -103,7 +104,7 @@ def load_line(path):
             runs[name] = KeptRun(
                 weights={}, config=config, step=run["step"], settings=settings, best_val_loss=run["tuning_loss"],
                 dataset_hash=about["dataset_hash"], path=path, folder=Path(name), experiment=path,
-                hash=run["checkpoint"], measured=about["measured"], found=found,
+                hash=run["checkpoint"], machine=run["machine"], measured=about["measured"], found=found,
             )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}.npz is not a kept line: {error!r}") from None
@@ -128,11 +129,11 @@ def keep_line(cfg, protocol, dataset, members):
             other = "another experiment, text or protocol, or was measured at other places"
             raise ValueError(f"{path}.npz cannot grow, because it is {other}: --keep in another folder")
         seeds = before | seeds
+    here = machine()
     about = {
-        "dataset_hash": dataset.hash, "measured": measured, "machine": machine(),
-        "model": dataclasses.asdict(config), "settings": settings,
-        "runs": [{"seed": seed, "step": run.step, "tuning_loss": run.best_val_loss, "checkpoint": run.hash}
-                 for seed, (run, _) in seeds.items()],
+        "dataset_hash": dataset.hash, "measured": measured, "model": dataclasses.asdict(config), "settings": settings,
+        "runs": [{"seed": seed, "step": run.step, "tuning_loss": run.best_val_loss, "checkpoint": run.hash,
+                  "machine": getattr(run, "machine", here)} for seed, (run, _) in seeds.items()],
     }  # fmt: skip
     arrays = {name: np.stack([own[name] for _, own in seeds.values()]).astype(np.float32) for name in sorted(found)
               if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
