@@ -44,6 +44,7 @@ size="--dataset=packages --n_layer=8 --n_head=8 --n_embd=512 --block_size=512 --
 case $part in
   right)  # the whole suite, then what only a GPU can show
     log versions python -c "import sys, torch; print(sys.version, torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU', hasattr(torch.optim, 'Muon'))"
+    [ -d wheels ] && log wheels pip install --no-index --find-links=wheels pytest-xdist hypothesis filelock tqdm rustbpe  # no network
     log gpu python -m pytest -m gpu -n 4 --durations=10
     log suite python -m pytest -n 12
     ;;
