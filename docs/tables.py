@@ -64,9 +64,11 @@ def signed(mean, width=np.nan):
     return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
 
 
-def deltas(piece, multiples="2,4,8,16"):
-    """Each line's loss at the training length, its difference to RoPE's if that is among them, and Δ."""
-    kept, rows, multiples = lines(piece), [], [int(n) for n in multiples.split(",")]
+def deltas(piece, multiples="2,4,8,16", fewest=1):
+    """Each line's loss at the training length, its difference to RoPE's if that is among them, and Δ. Leaves out lines
+    with fewer than `fewest` seeds."""
+    kept = {name: line for name, line in lines(piece).items() if line.seeds >= int(fewest)}
+    rows, multiples = [], [int(n) for n in multiples.split(",")]
     references = {name: kept[name] for name in ("rope",) if name in kept}
     for name, line in kept.items():
         beside = [signed(*line.minus(other)) if line is not other else "" for other in references.values()]
