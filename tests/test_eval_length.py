@@ -16,6 +16,7 @@ import torch
 from conftest import write_texts
 
 import eval_length as E
+import train
 from data import prepare
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import contrast_table
@@ -171,9 +172,7 @@ def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, t
     E.main([alibi, *flags(tmp_path, f"--keep={folder}")])
     line = f"{folder}/alibi"
     for more in ("--seed=2", "--lengths=8,16,32", "--blocks=10", "--protocol=sliding"):
-        with pytest.raises(
-            ValueError, match=f"{line} was measured at other places or lengths, those of --protocol=fixed"
-        ):
+        with pytest.raises(ValueError, match=f"{line} was measured at other places or lengths, those of --protocol="):
             E.main([line, alibi, *flags(tmp_path), more])
     for more in ("--window=4", f"--keep={folder}", "--max_position=300"):
         with pytest.raises(ValueError, match=f"{line} stays as it was measured"):
@@ -387,8 +386,6 @@ def test_a_run_that_goes_on_while_it_is_measured_is_not_mixed_up(runs, trained, 
 
 
 def test_a_run_trained_with_scaling_is_measured_with_the_factor_it_was_trained_with(runs, tmp_path):
-    import train
-
     flags_ = [f"--init_from={runs}/rope", "--block_size=32", "--rope_scaling=linear", "--max_iters=1", "--device=cpu"]
     for name, more, factor in (("auto", [], 2.0), ("own", ["--rope_factor=3"], 3.0)):
         train.main([*flags_, *more, f"--out_dir={tmp_path}/{name}"])
