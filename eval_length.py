@@ -200,7 +200,9 @@ def main(argv):
     *_, text = targets.values()  # of the longest training length
     picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
     for name, result in results.items() if cfg.keep else ():
-        keep_line(cfg, protocol, dataset, [(runs[own], found[own]) for own in result.get("seeds", [name])])
+        keep_line(
+            cfg, protocol, dataset, [(runs[own], found[own]) for own in result.get("seeds", [name])], changes(cfg)
+        )
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0

@@ -1,7 +1,7 @@
 """Draws the pictures of docs/position-encoding.md in results/schemes:  python -m docs.pictures out/*
 
 T5's bias and the mean scores are those of the folders that have the name of a scheme, such as out/t5. The pictures of
-docs/evidence.md, `seeing` and `settings`, are drawn from benchmark/.
+docs/evidence.md, `recall`, `seeing` and `settings`, are drawn from benchmark/.
 """
 
 from pathlib import Path
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 import data
-from docs.tables import SETTINGS, lines
+from docs.benchmark import SETTINGS, lines, value
 from evaluation.attention import attention_scores
-from evaluation.pictures import figure_of, mark_training_length, scheme_styles
+from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
+from evaluation.protocols import doublings
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
 from run.script import script
@@ -74,28 +75,45 @@ def draw_by_distance(named, title, ylabel, lengths):
     return figure
 
 
+def draw_recall():
+    """The share of right answers by distance, with the range of the seeds."""
+    figure, (axes,) = figure_of(1, "How far back does a model find a fact?", width=8, height=5)
+    kept, ends = dict(sorted(lines("recall").items())), []
+    for i, (style, (name, line)) in enumerate(zip(scheme_styles(kept), kept.items(), strict=True)):
+        shares = np.stack([right.mean(axis=1) for right in line.losses.values()], axis=1)  # (seeds, distances)
+        distances, mean = 128 * np.array([*line.losses]) * 1.03 ** (i - 2), shares.mean(axis=0)
+        axes.errorbar(distances, mean, [mean - shares.min(axis=0), shares.max(axis=0) - mean], **style)
+        ends.append((name, style["color"], (distances[-1], mean[-1])))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks := doublings(4, 1024), ticks)
+    axes.set(xlabel="tokens from the fact to the question, at least", ylabel="right answers (range of the seeds)")
+    axes.grid(alpha=0.25)
+    mark_training_length(axes, 128)
+    label_ends(axes, ends)
+    return figure
+
+
 def draw_seeing():
     """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "Flat against seeing, at 16 times the training length", width=7, height=5)
-    answers, kept = dict(sorted(lines("stdlib/recall").items())), lines("stdlib/baseline")
+    symlog(axes)
+    answers = dict(sorted(lines("recall").items()))
     for name, style in zip(answers, scheme_styles(answers), strict=True):
-        shares, (delta, width) = answers[name].losses[8].mean(axis=1), kept[name].deltas()[16]
+        shares, (delta, width, _) = answers[name].losses[8].mean(axis=1), value(f"Δ{name}@16")
         spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
-        place = delta, shares.mean()
-        axes.errorbar(*place, spread, width, **style | {"linestyle": "none"})
-        axes.annotate(f"  {name}", place, xytext=(4, 6), textcoords="offset points", color=style["color"])
-    axes.set_xscale("symlog", linthresh=0.1)
+        axes.errorbar(shares.mean(), delta, width, spread, **style | {"linestyle": "none"})
+        axes.annotate(name, (shares.mean(), delta), (6, 6), textcoords="offset points", color=style["color"])
     axes.margins(x=0.15)
-    axes.set(xlabel="Δ on text (nats; 95% interval)", ylabel="right answers in recall (and the range of the seeds)")
+    axes.set(xlabel="right answers in recall (and the range of the seeds)", ylabel="Δ on text (nats; 95% interval)")
     axes.grid(alpha=0.25)
     return figure
 
 
 def draw_settings(multiple=16):
-    """Δ of each scheme in each setting of the earlier study."""
+    """Δ of each scheme in each setting."""
     figure, (axes,) = figure_of(1, f"Δ at {multiple} times the training length (nats)", width=7, height=5)
-    names, kept = ("alibi", "t5", "none", "rope", "sinusoidal"), [lines(f"stdlib/{folder}") for folder in SETTINGS]
-    values = np.array([[setting[name].deltas()[multiple][0] for name in names] for setting in kept])
+    names = ("alibi", "t5", "none", "rope", "sinusoidal")
+    values = np.array([[value(f"Δ{name}@{multiple}", folder)[0] for name in names] for folder in SETTINGS])
     axes.imshow(values, aspect="auto", cmap="cividis", norm="symlog")
     for (i, j), delta in np.ndenumerate(values):
         axes.text(j, i, f"{delta:+.2f}", ha="center", va="center", color="black" if delta > 1 else "white")
@@ -107,7 +125,7 @@ def draw_settings(multiple=16):
 @torch.no_grad()
 def main(argv):
     figures, means = {"sinusoidal": draw_sinusoidal(), "rope": draw_rope()}, {}
-    figures |= {"seeing": draw_seeing(), "settings": draw_settings()}
+    figures |= {"recall": draw_recall(), "seeing": draw_seeing(), "settings": draw_settings()}
     runs = {Path(path).name: load_checkpoint(path) for path in argv if Path(path).name in scheme_names()}
     for name, run in runs.items():
         text, model, T = data.load(run.dataset_name()).val, run.model(torch.device("cpu")), run.config.block_size

@@ -111,16 +111,18 @@ def load_line(path):
     return runs
 
 
-def keep_line(cfg, protocol, dataset, members):
+def keep_line(cfg, protocol, dataset, members, changed):
     """Writes a line of the table to the folder cfg.keep. members: [(run, what was found)], one for each seed. The file
-    is named by the run's folder, without its seed. A file that exists grows: new seeds come last, and one that is there
-    already is replaced. ValueError if it is another experiment or measurement."""
+    is named by the run's folder, without its seed, and by what the evaluation `changed` in the models, in words:
+    rope-window128.npz. A file that exists grows: new seeds come last, and one that is there already is replaced.
+    ValueError if it is another experiment or measurement."""
     run, found = members[0]
     config, measured, targets = run.under(cfg, protocol.longest), measured_as(protocol), ("ends", "documents")
     settings = {key: value for key, value in run.settings.items() if key not in (*CALL_FIELDS, "seed")}
     seeds = {run.settings["seed"]: (run, found) for run, found in members}
     names = sorted(run.folder.resolve().name.removesuffix(f"-{seed}") for seed, (run, _) in seeds.items())
-    path = str(Path(cfg.keep, min(names, key=len)))
+    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changed]  # window128, yarn
+    path = str(Path(cfg.keep, "-".join([min(names, key=len), *words])))
     if is_line(path):
         before = {old.settings["seed"]: (old, old.found) for old in load_line(path).values()}
         old, _ = next(iter(before.values()))  # it may lack settings that are newer
@@ -137,7 +139,7 @@ def keep_line(cfg, protocol, dataset, members):
     }  # fmt: skip
     arrays = {name: np.stack([own[name] for _, own in seeds.values()]).astype(np.float32) for name in sorted(found)
               if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
-    np.savez(file := io.BytesIO(), about=json.dumps(about), **{key: found[key] for key in targets}, **arrays)
+    np.savez_compressed(file := io.BytesIO(), about=json.dumps(about), **{k: found[k] for k in targets}, **arrays)
     files.write(Path(f"{path}.npz"), file.getvalue())
 
 

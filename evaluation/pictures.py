@@ -56,12 +56,23 @@ def symlog(axes, linear=0.1):
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
 
 
-def label_ends(axes, ends):
-    """Labels lines at their right ends, far enough apart to read. ends: [(label, color, (x, y) of the end)]; the end is
-    None for a line that stops earlier, whose label comes last."""
-    to_axes, place = axes.transData + axes.transAxes.inverted(), 1.05
-    beside = {"textcoords": "axes fraction", "va": "center", "fontsize": 9, "annotation_clip": False}
-    for label, color, end in sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True):
-        place = min(0.02 if end is None else to_axes.transform(end)[1], place - 0.05)
-        arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4}
-        axes.annotate(label, end or axes.viewLim.p0, (1.035, place), color=color, arrowprops=arrow, **beside)
+def label_ends(axes, ends, apart=0.05):
+    """Labels lines at their right ends, far enough apart to read and otherwise as close to the ends as possible. ends:
+    [(label, color, (x, y) of the end)]; the end is None for a line that stops earlier, whose label comes last."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True)
+    wanted = [0.02 if end is None else to_axes.transform(end)[1] for *_, end in ends]
+    for i, place in enumerate(spread(np.array(wanted), apart)):
+        label, color, end = ends[i]
+        arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
+        axes.annotate(label, end or axes.viewLim.p0, (1.035, place), color=color, arrowprops=arrow, va="center",
+                      textcoords="axes fraction", fontsize=9, annotation_clip=False)  # fmt: skip
+
+
+def spread(wanted, apart):
+    """The places closest, by least squares, to the wanted ones, which descend, if each lies `apart` below the last:
+    an isotonic regression (Barlow et al. 1972), by its min-max formula."""
+    shift, n = apart * np.arange(len(wanted)), len(wanted)
+    free = wanted + shift
+    best = [min(max(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1)) for i in range(n)]
+    return best - shift

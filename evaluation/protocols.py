@@ -156,7 +156,7 @@ def choose_lengths(given, training_lengths):
 
 class Fixed(Protocol, name="fixed", stem="length"):
     question = "how does the loss of the same tokens change as their context grows?"
-    panels = {"delta": "Δ: loss minus loss at the training length (nats; log beyond ±0.1)"}
+    panels = {"delta": "Δ: change of the loss (nats; log beyond ±0.1)"}
 
 
 class Sliding(Protocol, name="sliding"):

@@ -159,12 +159,14 @@ def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path):
     assert [keep(path) for path in (*paths[1:], paths[0])][-1] == (name, seeds, losses)
     other = shutil.copytree(trained("rope", max_iters=3), tmp_path / "other" / "mine-1337")
     for run, *more in (
-        (paths[0], "--lengths=8,16,32"), (paths[0], "--blocks=10"), (paths[0], "--seed=2"), (paths[0], "--window=8"),
-        (paths[0], "--max_position=300"), (paths[0], "--protocol=sliding"), (other,),
+        (paths[0], "--lengths=8,16,32"), (paths[0], "--blocks=10"), (paths[0], "--seed=2"),
+        (paths[0], "--protocol=sliding"), (other,),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="mine.npz cannot grow, because it is another experiment, text or"):
             keep(run, more=more)
     assert keep(paths[2]) == (name, seeds, losses)
+    E.main([str(paths[0]), *flags(tmp_path), "--rope_scaling=yarn", "--window=8", f"--keep={tmp_path}/kept"])
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"mine.npz", "mine-window8-yarn.npz"}
 
 
 def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, tmp_path):
@@ -178,7 +180,7 @@ def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, t
         with pytest.raises(ValueError, match=f"{line} stays as it was measured"):
             E.main([line, alibi, *flags(tmp_path), more])
     E.main([str(runs / "rope"), *flags(tmp_path), "--window=8", "--sinks=2", f"--keep={folder}"])
-    E.main([f"{folder}/rope", line, *flags(tmp_path)])
+    E.main([f"{folder}/rope-window8-sinks2", line, *flags(tmp_path)])
     name = str(tmp_path / "other")
     prepare.main([str(write_texts(tmp_path / "texts", n=11)), f"--name={name}", "--glob=*"])
     with pytest.raises(ValueError, match=f"{line} was measured on another text"):

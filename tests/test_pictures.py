@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from test_model import build
 
 from docs import pictures
-from evaluation.pictures import COLORS, scheme_styles
+from evaluation.pictures import COLORS, scheme_styles, spread
 from model import alibi_slopes, find_scheme, scheme_names
 
 
@@ -25,7 +27,7 @@ def test_one_command_draws_everything_and_ignores_other_folders(trained, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert pictures.main([*runs, str(tmp_path)]) == 0
     drawn = {p.stem for p in Path("results/schemes").glob("*.png") if p.stat().st_size > 5000}
-    assert drawn == {"sinusoidal", "rope", "t5", "scores", "seeing", "settings"}
+    assert drawn == {"sinusoidal", "rope", "t5", "scores", "recall", "seeing", "settings"}
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():
@@ -37,3 +39,11 @@ def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same(
     assert len({style["color"] for style in grid}) == 5  # there are enough colours to tell them apart
     full = scheme_styles([*names, "rope", "rope"])
     assert len({tuple(style.values()) for style in full}) == len(full) > len(COLORS)
+
+
+def test_labels_are_far_enough_apart_and_otherwise_where_they_belong():
+    assert spread(np.array([0.9, 0.5, 0.1]), 0.05) == pytest.approx([0.9, 0.5, 0.1])
+    crowded = np.array([0.9, 0.5, 0.5, 0.49, 0.1])
+    got = spread(crowded, 0.05)
+    assert np.diff(got).max() <= -0.05 + 1e-9 and got[[0, 4]] == pytest.approx(crowded[[0, 4]])
+    assert got[1:4].mean() == pytest.approx(crowded[1:4].mean())

@@ -18,11 +18,12 @@ def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
         assert figure in generated, figure
 
 
-@pytest.mark.parametrize("piece, multiple", [("stdlib/baseline", 16), ("stdlib/baseline", 1)])
-def test_intervals_and_all_pairs_cover_on_layouts_like_those_kept(piece, multiple):
-    """Repetitions draw documents from those of the text, and three seeds with the spread of those kept, while all means
+@pytest.mark.parametrize("piece, k", [(".", 5), ("stdlib/baseline", 9)])
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_intervals_and_all_pairs_cover_on_layouts_like_those_kept(piece, k, multiple):
+    """Repetitions draw documents from those of the text, and three seeds with the spread of the k kept, while all means
     are 0. Means the share of intervals that contain 0, and of repetitions in which no pair is significant."""
-    kept = {name: line for name, line in tables.lines(piece).items() if line.seeds == 9}
+    kept = {name: line for name, line in tables.lines(piece).items() if multiple in line.losses and line.seeds == k}
     documents, rng, covered = kept["alibi"].documents, np.random.default_rng(1), []
     blocks_of = [np.flatnonzero(documents == d) for d in np.unique(documents)]
     for _ in range(60):
@@ -32,9 +33,9 @@ def test_intervals_and_all_pairs_cover_on_layouts_like_those_kept(piece, multipl
         for name, line in kept.items():
             losses = line.losses[multiple] - (line.losses[1] if multiple > 1 else 0)
             text, means = losses.mean(axis=0) - losses.mean(), losses.mean(axis=1)
-            both = (losses - text - means[:, None])[rng.integers(9, size=3)] * rng.choice([-1, 1], size=(3, 1))
+            both = (losses - text - means[:, None])[rng.integers(k, size=3)] * rng.choice([-1, 1], size=(3, 1))
             seeds = means.std(ddof=1) * rng.standard_normal((3, 1))
-            values[name] = seeds + (text + both * np.sqrt(9 / 8))[:, np.concatenate(drawn)]
+            values[name] = seeds + (text + both * np.sqrt(k / (k - 1)))[:, np.concatenate(drawn)]
         intervals = [mean_intervals([losses[..., None]], of_each) for losses in values.values()]
         alone = [abs(mean[0]) <= width[0] for mean, width, _ in intervals]
         significant = [pair["significant"] for pair in contrasts(values, of_each, seed=0).values()]

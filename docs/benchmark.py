@@ -1,0 +1,93 @@
+"""What benchmark/ holds: the lines of the tables with all their losses, and the list of runs.
+
+With run folders, adds their tuning losses to that list:  python -m docs.benchmark out/*/*
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.statistics import estimate
+from run.checkpoint import load_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARK, RUNS = ROOT / "benchmark", ROOT / "benchmark" / "runs.csv"
+SEED = 1337  # of the bootstrap, as eval_length.py has it
+SETTINGS = {  # folder -> in words
+    ".": "baseline", "prose": "prose (King James Bible)", "stdlib/baseline": "Python's library",
+    "stdlib/adamw": "… AdamW", "stdlib/steps": "… four times the steps", "stdlib/t64": "… trained at 64 tokens",
+    "stdlib/t256": "… trained at 256 tokens", "stdlib/w64": "… 64 channels", "stdlib/w256": "… 256 channels",
+    "stdlib/bpe": "… BPE tokens",
+}  # fmt: skip
+
+
+class Line:
+    """The runs of one scheme in one setting, which differ in their seed only: `losses`, {length in multiples of the
+    training length: (seeds, blocks)}, and the `ends` and `documents` of the blocks."""
+
+    def __init__(self, path):
+        with np.load(path) as arrays:
+            trained = json.loads(str(arrays["about"]))["settings"]["block_size"]
+            lengths = sorted(int(name) for name in arrays if name.isdecimal())
+            self.losses = {n / trained: arrays[str(n)].astype(float) for n in lengths}
+            self.ends, self.documents = arrays["ends"], arrays["documents"]
+            self.seeds = len(arrays[str(trained)])
+
+
+def lines(folder, names=""):
+    """{name: Line} of a folder of benchmark/, or of those in a list of names, a,b,c. The lowest loss at the longest
+    length comes first, undefined ones last."""
+    named = names.split(",") if names else [path.stem for path in (BENCHMARK / folder).glob("*.npz")]
+    found = {name: Line(BENCHMARK / folder / f"{name}.npz") for name in named}
+    last = max(max(line.losses) for line in found.values())
+    return dict(sorted(found.items(), key=lambda item: item[1].losses.get(last, np.full(1, np.inf)).mean()))
+
+
+def value(expression, folder="."):
+    """(mean, half-width, seeds) of  rope@16, a line's loss at 16 times its training length, of  Δrope@16, or of a
+    difference,  t5 - alibi@8;  @4,8 is the mean of both. The half-width is that of a band for single seeds, of an
+    interval for several, and NaN for a mixture. ValueError for lines that were scored at different places."""
+    names, _, multiples = expression.rpartition("@")
+    names, multiples = names.split(" - "), [float(n) for n in multiples.split(",")]
+    found = {name: Line(BENCHMARK / folder / f"{name.strip('Δ')}.npz") for name in names}
+    if any(not np.array_equal(line.ends, found[names[0]].ends) for line in found.values()):
+        raise ValueError(f"{expression}: these lines were scored at different places")
+    common = [n for n in found[names[0]].losses if all(n in line.losses for line in found.values())]
+    groups = []
+    for name, line in found.items():
+        losses = np.stack([line.losses[n] - (line.losses[1] if "Δ" in name else 0) for n in common], axis=-1)
+        groups.append(losses if name == names[0] else -losses)
+    if len(multiples) > 1:
+        groups = [losses[..., [common.index(n) for n in multiples]].mean(axis=-1, keepdims=True) for losses in groups]
+    means, widths, _ = estimate(groups, line.documents, SEED)
+    i, seeds = common.index(multiples[0]) if len(multiples) == 1 else 0, {line.seeds for line in found.values()}
+    return means[i], np.nan if 1 in seeds and len(seeds) > 1 else widths[i], min(seeds)
+
+
+def read_runs():
+    """{(piece, name, seed): row} of benchmark/runs.csv."""
+    with open(RUNS, newline="") as file:
+        return {(row["piece"], row["name"], row["seed"]): row for row in csv.DictReader(file)}
+
+
+def main(folders):
+    """Adds finished runs to runs.csv, or replaces what it said about them."""
+    rows = read_runs()
+    for folder in map(Path, folders):
+        run, (name, _, seed) = load_checkpoint(folder, "latest"), folder.name.rpartition("-")
+        piece = "/".join(folder.parts[folder.parts.index("out") + 1 : -1])
+        if run.step == run.settings["max_iters"]:
+            known = {"piece": piece, "name": name, "seed": seed, "tuning_loss": f"{run.best_val_loss:.4f}"}
+            rows[piece, name, seed] = run.settings | known
+    with open(RUNS, "w", newline="") as file:
+        writer = csv.DictWriter(file, next(iter(rows.values())), extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[key] for key in sorted(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
