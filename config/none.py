@@ -1,6 +1,6 @@
 """No positional encoding at the baseline size: python train.py config/none.py
 
-Best validation loss 1.40 nats (one seed), in three minutes on two cores of an AMD EPYC.
+Best validation loss 1.39 nats (mean of five seeds), in three minutes on two cores of an AMD EPYC.
 """
 
 pos_scheme = "none"

@@ -1,6 +1,6 @@
 """Sinusoidal positions at the baseline size: python train.py config/sinusoidal.py
 
-Best validation loss 1.09 nats on --dataset=stdlib_char (Python 3.11.7), in three minutes on two cores of an AMD EPYC.
+Best validation loss 1.15 nats (mean of five seeds), in three minutes on two cores of an AMD EPYC.
 """
 
 pos_scheme = "sinusoidal"
