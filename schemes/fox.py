@@ -22,7 +22,7 @@ class FoX(PositionScheme, name="fox"):
     Cost: a training step takes 1.07 × RoPE's time on one core of an Intel Xeon if b = 5, with flash attention and
     RoPE's memory. With b = 0 it takes 1.20 ×, as CPUs are slow on the tiny weights of forgotten keys.
 
-    Seen (docs/evidence.md, three seeds): loss 1.126 at the training length (RoPE 1.141), Δ at 16 times it -0.020 ±0.050;
+    Seen (docs/evidence.md, three seeds): loss 1.126 at the training length (RoPE 1.141), Δ at 16 times -0.020 ±0.050;
     with b = 5: 1.121, -0.019 ±0.019.
     """
 
