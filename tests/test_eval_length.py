@@ -165,8 +165,16 @@ def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path):
         with pytest.raises(ValueError, match="mine.npz cannot grow, because it is another experiment, text or"):
             keep(run, more=more)
     assert keep(paths[2]) == (name, seeds, losses)
-    E.main([str(paths[0]), *flags(tmp_path), "--rope_scaling=yarn", "--window=8", f"--keep={tmp_path}/kept"])
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"mine.npz", "mine-window8-yarn.npz"}
+    for changed in (
+        ["--window=8"],
+        ["--max_position=300"],
+        ["--rope_scaling=yarn", "--window=8"],
+    ):  # other measurements
+        E.main([str(paths[0]), *flags(tmp_path), *changed, f"--keep={tmp_path}/kept"])
+    names = {"mine.npz", "mine-window8.npz", "mine-max_position300.npz", "mine-window8-yarn.npz"}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == names
+    with np.load(tmp_path / "kept" / name) as line:
+        assert line["64"].tolist() == losses  # no measurement touched the line of the others
 
 
 def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, tmp_path):
