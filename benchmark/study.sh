@@ -34,6 +34,7 @@ for seed in "$@"; do
     adamw) for name in $classics fox5 scale_invariant; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
+    t256) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --block_size=256 --batch_size=16; done ;;
     windowed) run rope "$seed" --window=64 ;;
     long) for name in rope alibi t5 rope_nope; do for n in 512 1024; do
         piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;

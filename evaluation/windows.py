@@ -59,7 +59,7 @@ def score(subject, starts, length, scored, change=None):
     """The losses in nats of the last `scored` predictions of each window of `length` tokens, and whether the likeliest
     token is right: both (windows, scored). change(row, i) may change window i, whose row has length + 1 tokens. Memory
     holds only one batch of windows and the logits of 4,096 predictions."""
-    budget = 2**17 if subject.device.type == "cuda" else 2**14  # tokens in one forward
+    budget = 2**17 if subject.device.type == "cuda" else 2**12  # tokens in one forward: with more, a CPU is slower
     rows, losses, right = max(1, budget // length), [], []
     for first in range(0, len(starts), rows):
         window = subject.split.windows(starts[first : first + rows], length)
