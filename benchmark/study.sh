@@ -10,6 +10,7 @@ newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
   case $1 in
+    rope_window64) echo "config/rope.py --window=64" ;;
     fox5) echo "--pos_scheme=fox --pos_options=b=5" ;;
     *) if [ -f "config/$1.py" ]; then echo "config/$1.py"; else echo "--pos_scheme=$1"; fi ;;  # with its tuned settings
   esac
@@ -27,7 +28,7 @@ rate() {  # rate NAME SEED FACTOR: both peak rates times a factor
 
 for seed in "$@"; do
   case $piece in
-    baseline) for name in $classics $newer; do run "$name" "$seed"; done ;;
+    baseline) for name in $classics $newer rope_window64; do run "$name" "$seed"; done ;;
     rates) for name in $classics $newer; do for factor in 0.5 2; do rate "$name" "$seed" "$factor"; done; done ;;
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --max_iters=3400; done ;;
@@ -35,7 +36,6 @@ for seed in "$@"; do
     prose) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
     t256) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --block_size=256 --batch_size=16; done ;;
-    windowed) run rope "$seed" --window=64 ;;
     long) for name in rope alibi t5 rope_nope; do for n in 512 1024; do
         piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;
     *) echo "unknown piece $piece" >&2; exit 2 ;;

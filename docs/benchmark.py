@@ -76,6 +76,7 @@ def read_runs():
 def main(folders):
     """Adds finished runs to runs.csv, or replaces what it said about them."""
     rows = read_runs()
+    columns = list(next(iter(rows.values())))
     for folder in map(Path, folders):
         run, (name, _, seed) = load_checkpoint(folder, "latest"), folder.name.rpartition("-")
         piece = "/".join(folder.parts[folder.parts.index("out") + 1 : -1])
@@ -83,7 +84,7 @@ def main(folders):
             known = {"piece": piece, "name": name, "seed": seed, "tuning_loss": f"{run.best_val_loss:.4f}"}
             rows[piece, name, seed] = run.settings | known
     with open(RUNS, "w", newline="") as file:
-        writer = csv.DictWriter(file, next(iter(rows.values())), extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows[key] for key in sorted(rows))
     return 0

@@ -60,13 +60,13 @@ def grid(*expressions):
 
 
 def recall():
-    """The share of right answers by distance: the mean over seeds, and the worst and best seed."""
-    kept, rows = dict(sorted(lines("recall").items())), []
-    for n in (64, 128, 256, 512, 1024):  # in runs that are trained at 128 tokens, and kept as float32
-        shares = [line.losses[n / 128].mean(axis=1, dtype=np.float32) for line in kept.values()]
+    """The share of right answers by distance: the mean over seeds, and the worst and best seed. The most come first."""
+    rows, distances = [], (64, 128, 256, 512, 1024)  # in runs that are trained at 128 tokens, and kept as float32
+    for name, line in lines("recall").items():
+        shares = [line.losses[n / 128].mean(axis=1, dtype=np.float32) for n in distances]
         cells = [f"{share.mean():.0%} ({share.min():.0%} to {share.max():.0%})" for share in shares]
-        rows.append([f"{n:,}–{2 * n - 1:,}", *cells])
-    return markdown(["distance", *(f"`{name}`" for name in kept)], rows)
+        rows.append([f"`{name}`", str(line.seeds), *cells])
+    return markdown(["", "seeds", *(f"{n:,}–{2 * n - 1:,}" for n in distances)], rows[::-1])
 
 
 def cards(*given):

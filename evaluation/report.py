@@ -118,8 +118,9 @@ def answer(protocol, results, losses, documents):
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
         lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
     return (
-        f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there,\n"
-        f"without ± between several seeds and a single run.\n\n{columns(lines)}\n"
+        f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
+        f"Each ± stands alone: only the pairs above are corrected for their number.\n"
+        f"There is none between several seeds and a single run.\n\n{columns(lines)}\n"
     )
 
 

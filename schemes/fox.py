@@ -22,8 +22,8 @@ class FoX(PositionScheme, name="fox"):
     Cost: a training step takes 1.07 × RoPE's time on one core of an Intel Xeon if b = 5, with flash attention and
     RoPE's memory. With b = 0 it takes 1.20 ×, as CPUs are slow on the tiny weights of forgotten keys.
 
-    Seen (docs/evidence.md, three seeds): loss 1.126 at the training length (RoPE 1.141), Δ at 16 times -0.020 ±0.050;
-    with b = 5: 1.121, -0.019 ±0.019.
+    Seen (docs/evidence.md, five seeds): loss 1.117 at the training length (RoPE 1.141), Δ at 16 times -0.024 ±0.024;
+    with b = 5: 1.129, -0.020 ±0.015.
     """
 
     options = {"b": 0.0}

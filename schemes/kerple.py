@@ -17,7 +17,7 @@ class KERPLE(PositionScheme, name="kerple"):
     grows with the square of the length (a step on 2,048 tokens: 0.58 GB, RoPE 0.08), evaluation's with the length
     (one layer on 16,384 tokens: 0.12 GB, RoPE 0.10).
 
-    Seen (docs/evidence.md, three seeds): loss 1.151 at the training length (RoPE 1.141), Δ at 16 times +0.031 ±0.125.
+    Seen (docs/evidence.md, five seeds): loss 1.155 at the training length (RoPE 1.141), Δ at 16 times +0.032 ±0.053.
     """
 
     no_decay = ("r",)

@@ -17,7 +17,7 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
     grows with the square of the length (a step on 2,048 tokens: 0.26 GB, RoPE 0.08), evaluation's with the length
     (one layer on 16,384 tokens: 0.18 GB, RoPE 0.10).
 
-    Seen (docs/evidence.md, three seeds): loss 1.111 at the training length (RoPE 1.141), Δ at 16 times +0.220 ±0.128.
+    Seen (docs/evidence.md, five seeds): loss 1.105 at the training length (RoPE 1.141), Δ at 16 times +0.214 ±0.062.
     """
 
     reads, options = (), {"tau": 10.0}

@@ -1,12 +1,13 @@
 """The pages say what benchmark/ holds, and the statistics are right on texts and seeds like those kept there."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
 from conftest import ROOT
 
-from docs import tables
+from docs import benchmark, tables
 from evaluation.statistics import contrasts, mean_intervals
 
 
@@ -41,3 +42,14 @@ def test_intervals_and_all_pairs_cover_on_layouts_like_those_kept(piece, k, mult
         significant = [pair["significant"] for pair in contrasts(values, of_each, seed=0).values()]
         covered.append((np.mean(alone), not any(significant)))
     assert min(np.mean(covered, axis=0)) >= 0.93
+
+
+def test_a_run_is_added_to_the_list_once(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained("rope"), tmp_path / "out/mine-3")
+    monkeypatch.setattr(benchmark, "RUNS", tmp_path / "runs.csv")
+    benchmark.RUNS.write_text("piece,name,seed,tuning_loss\nbaseline,rope,1,1.5\n")
+    for _ in range(2):
+        benchmark.main([tmp_path / "out/mine-3"])
+    added = benchmark.read_runs().pop(("", "mine", "3"))
+    assert set(added) == {"piece", "name", "seed", "tuning_loss"} and 0 < float(added["tuning_loss"]) < 10
+    assert list(benchmark.read_runs()) == [("", "mine", "3"), ("baseline", "rope", "1")]
