@@ -94,7 +94,8 @@ def changes(cfg):
 
 
 def unlike_settings(runs):
-    """The settings in which runs differ besides scheme and seed, in words: "max_iters: 850 in none, 100 in t5"."""
+    """The settings in which runs differ besides scheme and seed, in words: "max_iters: 850 in none, 100 in t5". Names
+    have no seeds; a value that more than three share, and no more share another one, is that of "the others"."""
     expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
     expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
     known = {name: dataclasses.asdict(run.config) | run.settings for name, run in runs.items()}
@@ -102,9 +103,12 @@ def unlike_settings(runs):
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         names = {}  # {value: the runs that have it}
         for name, settings in known.items():
-            names.setdefault(str(settings[key]), []).append(name)
+            names.setdefault(str(settings[key]), {})[name.removesuffix(f"-{settings.get('seed')}")] = None
         if len(names) > 1:
-            words.append(f"{key}: " + ", ".join(f"{value} in {', '.join(names[value])}" for value in names))
+            most = max(names, key=lambda value: len(names[value]))
+            if len(names[most]) > 3:
+                names[most] = ["the others"]
+            words.append(f"{key}: " + ", ".join(f"{value or repr('')} in {', '.join(names[value])}" for value in names))
     return "; ".join(words)
 
 
@@ -141,12 +145,12 @@ def measure_all(cfg, protocol, runs, dataset, targets):
     """{name: what was found} of every run, and whether anything was computed."""
     found, is_new = {}, False
     for name, run in runs.items():
-        start, trained, computed = time.perf_counter(), run.config.block_size, False
+        start, trained = time.perf_counter(), run.config.block_size
         if isinstance(run, KeptRun):
             found[name] = run.losses(protocol, targets[trained])
-        else:
-            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
-                found[name], computed = measure(cfg, protocol, run, dataset, targets[trained])
+            continue
+        with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+            found[name], computed = measure(cfg, protocol, run, dataset, targets[trained])
         took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
         print(f"{name}: {took}", flush=True)
         is_new |= computed
@@ -200,9 +204,8 @@ def main(argv):
     *_, text = targets.values()  # of the longest training length
     picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
     for name, result in results.items() if cfg.keep else ():
-        keep_line(
-            cfg, protocol, dataset, [(runs[own], found[own]) for own in result.get("seeds", [name])], changes(cfg)
-        )
+        members = [(runs[own], found[own]) for own in result.get("seeds", [name])]
+        print(f"kept      {keep_line(cfg, protocol, dataset, members, changes(cfg))}")
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0

@@ -115,7 +115,7 @@ def keep_line(cfg, protocol, dataset, members, changed):
     """Writes a line of the table to the folder cfg.keep. members: [(run, what was found)], one for each seed. The file
     is named by the run's folder, without its seed, and by what the evaluation `changed` in the models, in words:
     rope-window128.npz. A file that exists grows: new seeds come last, and one that is there already is replaced.
-    ValueError if it is another experiment or measurement."""
+    Returns its name and number of seeds, in words. ValueError if it is another experiment or measurement."""
     run, found = members[0]
     config, measured, targets = run.under(cfg, protocol.longest), measured_as(protocol), ("ends", "documents")
     settings = {key: value for key, value in run.settings.items() if key not in (*CALL_FIELDS, "seed")}
@@ -141,6 +141,7 @@ def keep_line(cfg, protocol, dataset, members, changed):
               if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
     np.savez_compressed(file := io.BytesIO(), about=json.dumps(about), **{k: found[k] for k in targets}, **arrays)
     files.write(Path(f"{path}.npz"), file.getvalue())
+    return f"{path}.npz ({len(seeds)} seeds)"
 
 
 def machine():

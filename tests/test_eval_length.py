@@ -126,6 +126,7 @@ def test_a_kept_line_stands_for_its_runs(runs, tmp_path, capsys, monkeypatch):
     ropes, alibi, common = [str(runs / "rope"), str(second)], str(runs / "alibi"), flags(tmp_path)
     E.main([*ropes, str(runs / "learnable"), alibi, *common, f"--keep={tmp_path}/kept"])
     before, table = read(tmp_path)["runs"], capsys.readouterr().out.split("Each cell")[1]
+    assert f"kept      {tmp_path}/kept/rope.npz (2 seeds)\n" in table
     monkeypatch.setattr(SCORE, None)  # nothing is measured again
     lines = [f"{tmp_path}/kept/{name}" for name in ("rope.npz", "learnable")]
     E.main([*lines, alibi, *common])
@@ -358,6 +359,8 @@ def test_a_line_names_the_settings_in_which_runs_differ(runs, trained, tmp_path,
     E.main([*both, *flags(tmp_path)])
     note = "note: besides scheme and seed, these runs differ in max_iters: 4 in rope, 3 in alibi\n"
     assert note in capsys.readouterr().out
+    E.main([*both, *(str(runs / name) for name in ("t5", "none", "learnable")), *flags(tmp_path)])
+    assert "these runs differ in max_iters: 4 in the others, 3 in alibi\n" in capsys.readouterr().out
     E.main([str(runs / "rope"), str(runs / "t5"), *flags(tmp_path)])
     assert "note: besides" not in capsys.readouterr().out
 
