@@ -95,7 +95,7 @@ def changes(cfg):
 
 def unlike_settings(runs):
     """The settings in which runs differ besides scheme and seed, in words: "max_iters: 850 in none, 100 in t5". Names
-    have no seeds; a value that more than three share, and no more share another one, is that of "the others"."""
+    are without seeds. If the most common value has more than three names, they are "the others"."""
     expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
     expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
     known = {name: dataclasses.asdict(run.config) | run.settings for name, run in runs.items()}

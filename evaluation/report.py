@@ -120,7 +120,7 @@ def answer(protocol, results, losses, documents):
     return (
         f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
         f"Each ± stands alone: only the pairs above are corrected for their number.\n"
-        f"There is none between several seeds and a single run.\n\n{columns(lines)}\n"
+        f"A difference between several seeds and a single run has no ±.\n\n{columns(lines)}\n"
     )
 
 
