@@ -21,7 +21,7 @@ from tqdm import tqdm
 import config
 import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
-from evaluation.kept import KeptRun, is_line, keep_line, kept, load_line
+from evaluation.kept import KeptRun, is_line, keep_run, kept, line_of, load_line
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, pool_seeds, report
 from evaluation.windows import Subject
@@ -49,7 +49,7 @@ class EvalConfig(Overrides):
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks and for the bootstrap
     # this call
-    keep: str = ""  # a folder that gets a file for each line of the table, which can stand for its runs, and may grow
+    keep: str = ""  # a folder that gets the losses of out/NAME-SEED in NAME.npz, which can stand for the run's seeds
     results_dir: str = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"  # where the charts go
@@ -93,19 +93,20 @@ def changes(cfg):
     return [f"{name}={getattr(cfg, name)}" for name in CHANGES if getattr(cfg, name) != getattr(EvalConfig, name)]
 
 
-def unlike_settings(runs):
-    """The settings in which runs differ besides scheme and seed, in words: "max_iters: 850 in none, 100 in t5". Names
-    are without seeds. If the most common value has more than three names, they are "the others"."""
+def unlike_settings(runs, beside):
+    """The settings besides scheme and seed in which one of the runs differs from most runs, in words: "max_iters: 850
+    in none, 100 in t5". `beside`: other runs that count as well. Names are without seeds. If the most common value has
+    more than three names, they are "the others"."""
     expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
     expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
-    known = {name: dataclasses.asdict(run.config) | run.settings for name, run in runs.items()}
+    known = {name: dataclasses.asdict(run.config) | run.settings for name, run in (beside | runs).items()}
     words = []
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         names = {}  # {value: the runs that have it}
         for name, settings in known.items():
             names.setdefault(str(settings[key]), {})[name.removesuffix(f"-{settings.get('seed')}")] = None
-        if len(names) > 1:
-            most = max(names, key=lambda value: len(names[value]))
+        most = max(names, key=lambda value: len(names[value]))
+        if any(str(known[name][key]) != most for name in runs):
             if len(names[most]) > 3:
                 names[most] = ["the others"]
             words.append(f"{key}: " + ", ".join(f"{value or repr('')} in {', '.join(names[value])}" for value in names))
@@ -157,18 +158,20 @@ def measure_all(cfg, protocol, runs, dataset, targets):
     return found, is_new
 
 
-def check(cfg, protocol, run, targets):
+def check(cfg, protocol, dataset, run, targets):
     """ValueError if a run cannot be measured, or kept, as cfg asks."""
     if isinstance(run, KeptRun):
-        if cfg.keep or changes(cfg):
-            raise ValueError(f"{run.path} stays as it was measured: --keep the other runs first, without it")
+        if changes(cfg):
+            raise ValueError(
+                f"{run.path} stays as it was measured: {', '.join(changes(cfg))} needs the runs themselves"
+            )
         run.losses(protocol, targets[run.config.block_size])
         return
     changed = run.under(cfg, protocol.longest)
     if cfg.max_position:
         changed.check_gaps(cfg.max_position)
-    if cfg.keep and not run.settings:
-        raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
+    if cfg.keep:
+        line_of(cfg, protocol, dataset, run, changes(cfg))
 
 
 def main(argv):
@@ -185,10 +188,11 @@ def main(argv):
     # mistakes are reported before anything is measured
     targets = {length: protocol.prepare(dataset, length) for length in protocol.training_lengths}
     for run in runs.values():
-        check(cfg, protocol, run, targets)
+        check(cfg, protocol, dataset, run, targets)
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=cfg.results_dir).close()  # OSError if no file can be written there
-    if unlike := unlike_settings(runs):
+    beside = [load_line(str(path)) for path in Path(cfg.keep).glob("*.npz") if cfg.keep]
+    if unlike := unlike_settings(runs, {run.folder.name: run for line in beside for run in line.values()}):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")
 
     try:
@@ -203,9 +207,12 @@ def main(argv):
     base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(of)[:6]}")
     *_, text = targets.values()  # of the longest training length
     picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
-    for name, result in results.items() if cfg.keep else ():
-        members = [(runs[own], found[own]) for own in result.get("seeds", [name])]
-        print(f"kept      {keep_line(cfg, protocol, dataset, members, changes(cfg))}")
+    lines = {}  # file: seeds
+    for name, run in runs.items():
+        if cfg.keep and not isinstance(run, KeptRun):
+            lines |= keep_run(cfg, protocol, dataset, run, found[name], changes(cfg))
+    for file, seeds in lines.items():
+        print(f"kept      {file} (seeds {', '.join(map(str, seeds))})")
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0

@@ -125,7 +125,8 @@ def main(argv):
         documents = text.read(cfg)
         tokenizer = tokenizer or make_tokenizer(kind, lambda s: (text for _, text in documents[s](f"reading {s}")))
         write_dataset(folder, temporary, documents, tokenizer, source)
-    print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
+    if name != data.DEFAULT:  # which is prepared when a training needs it
+        print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
     return 0
 
 

@@ -44,12 +44,13 @@ class KeptRun(Checkpoint):
     def losses(self, protocol, targets):
         """The targets and the arrays. ValueError unless they are those of this protocol."""
         now, jobs = measured_as(protocol), protocol.jobs(self.config.block_size, self.config.max_positions)
-        fixed = ("protocol", "block_tokens", "seed", "identity")
-        if [now[key] for key in fixed] != [self.measured.get(key) for key in fixed] or not (
+        other = [key for key, value in self.measured.items() if value != now[key]]
+        if {"protocol", "block_tokens", "seed", "identity"} & {*other} or not (
             np.array_equal(self.found["ends"], targets["ends"]) and jobs.keys() <= self.found.keys()
         ):
-            flags = " ".join(f"--{key}={value}" for key, value in self.measured.items() if key != "identity")
-            raise ValueError(f"{self.path} was measured at other places or lengths, those of {flags}")
+            flags = " ".join(f"--{key}={self.measured[key]}" for key in other if key != "identity")
+            how = f"with {flags}" if flags else "by another version of this code"
+            raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
         return targets | self.found
 
 
@@ -107,41 +108,52 @@ def load_line(path):
                 hash=run["checkpoint"], machine=run["machine"], measured=about["measured"], found=found,
             )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}.npz is not a kept line: {error!r}") from None
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}.npz cannot stand for runs: {reason}") from None
     return runs
 
 
-def keep_line(cfg, protocol, dataset, members, changed):
-    """Writes a line of the table to the folder cfg.keep. members: [(run, what was found)], one for each seed. The file
-    is named by the run's folder, without its seed, and by what the evaluation `changed` in the models, in words:
-    rope-window128.npz. A file that exists grows: new seeds come last, and one that is there already is replaced.
-    Returns its name and number of seeds, in words. ValueError if it is another experiment or measurement."""
-    run, found = members[0]
-    config, measured, targets = run.under(cfg, protocol.longest), measured_as(protocol), ("ends", "documents")
+def line_of(cfg, protocol, dataset, run, changed):
+    """The kept line that a run belongs to: its path without an ending, what defines it, as plain types, and its seeds,
+    {seed: KeptRun}. It is named by the run's folder, without the seed, and by what the evaluation `changed` in the
+    model, in words: rope-window128. ValueError if the line is another experiment or measurement."""
+    if not run.settings:
+        raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
     settings = {key: value for key, value in run.settings.items() if key not in (*CALL_FIELDS, "seed")}
-    seeds = {run.settings["seed"]: (run, found) for run, found in members}
-    names = sorted(run.folder.resolve().name.removesuffix(f"-{seed}") for seed, (run, _) in seeds.items())
+    model, measured = dataclasses.asdict(run.under(cfg, protocol.longest)), measured_as(protocol)
+    about = {"dataset_hash": dataset.hash, "measured": measured, "model": model, "settings": settings}
     words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changed]  # window128, yarn
-    path = str(Path(cfg.keep, "-".join([min(names, key=len), *words])))
-    if is_line(path):
-        before = {old.settings["seed"]: (old, old.found) for old in load_line(path).values()}
-        old, _ = next(iter(before.values()))  # it may lack settings that are newer
-        now = (config, dataset.hash, measured, settings | {"seed": old.settings["seed"]})
-        if now != (old.config, old.dataset_hash, measured | old.measured, settings | old.settings):
-            other = "another experiment, text or protocol, or was measured at other places"
-            raise ValueError(f"{path}.npz cannot grow, because it is {other}: --keep in another folder")
-        seeds = before | seeds
-    here = machine()
-    about = {
-        "dataset_hash": dataset.hash, "measured": measured, "model": dataclasses.asdict(config), "settings": settings,
-        "runs": [{"seed": seed, "step": run.step, "tuning_loss": run.best_val_loss, "checkpoint": run.hash,
-                  "machine": getattr(run, "machine", here)} for seed, (run, _) in seeds.items()],
-    }  # fmt: skip
-    arrays = {name: np.stack([own[name] for _, own in seeds.values()]).astype(np.float32) for name in sorted(found)
+    name = run.folder.resolve().name.removesuffix(f"-{run.settings['seed']}")
+    path = str(Path(cfg.keep, "-".join([name, *words])))
+    seeds = {old.settings["seed"]: old for old in load_line(path).values()} if is_line(path) else {}
+    for old in [*seeds.values()][:1]:
+        here = {"text": dataset.hash}, measured, model, settings
+        there = {"text": old.dataset_hash}, old.measured, dataclasses.asdict(old.config), old.settings
+        unlike = {  # a kept line may lack settings that are newer
+            f"{key} is {was[key]} there and {value} here": None
+            for now, was in zip(here, there, strict=True) for key, value in now.items() if was.get(key, value) != value
+        }  # fmt: skip
+        if unlike:
+            raise ValueError(f"{run.path} cannot join {path}.npz: {', '.join(unlike)}. Choose another --keep=FOLDER")
+    return path, about, seeds
+
+
+def keep_run(cfg, protocol, dataset, run, found, changed):
+    """Writes what was `found` of a run to its line in the folder cfg.keep: a new seed comes last, one that is there
+    already is replaced. Returns {file: seeds}."""
+    path, about, seeds = line_of(cfg, protocol, dataset, run, changed)
+    seeds = {seed: (old, old.found, old.machine) for seed, old in seeds.items()}
+    seeds[run.settings["seed"]] = run, found, machine()
+    about["runs"] = [
+        {"seed": seed, "step": run.step, "tuning_loss": run.best_val_loss, "checkpoint": run.hash, "machine": where}
+        for seed, (run, _, where) in seeds.items()
+    ]
+    targets = ("ends", "documents")
+    arrays = {name: np.stack([own[name] for _, own, _ in seeds.values()]).astype(np.float32) for name in sorted(found)
               if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
     np.savez_compressed(file := io.BytesIO(), about=json.dumps(about), **{k: found[k] for k in targets}, **arrays)
     files.write(Path(f"{path}.npz"), file.getvalue())
-    return f"{path}.npz ({len(seeds)} seeds)"
+    return {f"{path}.npz": list(seeds)}
 
 
 def machine():

@@ -117,7 +117,8 @@ class Recall(Protocol, name="recall", stem="recall"):
             _, width, _ = bands.get(d, (share, np.nan, {}))
             low, high = wilson(share * n, n)
             low, high = max(0.0, np.fmin(low, share - width)), min(1.0, np.fmax(high, share + width))  # ignores NaN
-            rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(found[f"loss-{d}"].mean())}
+            loss = found.get(f"loss-{d}", np.full(1, np.nan)).mean()  # older kept lines have none
+            rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(loss)}
         return rows
 
     def shown(self):

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 
+from evaluation.kept import KeptRun
 from evaluation.pictures import figure_of, label_ends, mark_training_length, plain, scheme_styles, symlog
 from evaluation.protocols import within
 from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estimate
@@ -15,7 +16,7 @@ def result_of(protocol, run, found):
     """What is known about a run, as plain types: its settings in short, the breakdown length and the rows."""
     trained, rows = run.config.block_size, protocol.rows(found, run.config.block_size)
     about = {"pos_scheme": run.config.pos_scheme, "training_length": trained, "step": run.step}
-    about["seed"] = run.settings.get("seed")
+    about |= {"seed": run.settings.get("seed"), "kept": isinstance(run, KeptRun)}
     if "threshold" in protocol.options:
         about["L_star"] = breakdown(rows, trained, protocol.threshold)
     return about | {"rows": rows}
@@ -89,7 +90,7 @@ def table(protocol, results):
 
 
 def star(result):
-    """The breakdown length in words."""
+    """The breakdown length, in words."""
     n, T, rows = result["L_star"], result["training_length"], result["rows"]
     past = [length for length, row in rows.items() if row and length > T]
     if n is not None:
@@ -99,13 +100,25 @@ def star(result):
     return "unknown" if np.isnan(rows[past[0]]["band"]) else f"none to {past[-1]:,}"
 
 
+def verdict(protocol, result):
+    """How the loss behaves past the training length, in words."""
+    row, climb = result["rows"][protocol.shown()[-1]], protocol.threshold
+    if not row or np.isnan(row["band"]):
+        return "unknown" if row else "undefined"
+    if result["L_star"]:
+        return f"climbs: L* {result['L_star']:,}"
+    if row["delta"] < climb / 2:
+        return "flat" if row["delta"] + row["band"] < climb / 2 else "nearly flat"
+    return "rises" if row["delta"] > row["band"] else "undecided"
+
+
 def answer(protocol, results, losses, documents):
     """The table that sums up: a line for each run, the lowest loss at the longest length first."""
     last, lengths = protocol.shown()[-1], protocol.training_lengths
     at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
     order = sorted(results, key=lambda name: (results[name]["rows"][last] or {"loss": np.inf})["loss"])
     best = order[0]
-    lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", f"minus {best}", "L*"]]
+    lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", f"minus {best}", "past training"]]
     for name in order:
         rows, end, delta, other = results[name]["rows"], "—", "—", ""
         trained = rows[results[name]["training_length"]]
@@ -116,33 +129,39 @@ def answer(protocol, results, losses, documents):
             other = f"{mean:+.3f} {within(width)}"
         seeds = f" ({len(results[name]['seeds'])} seeds)" if "seeds" in results[name] else ""
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
-        lines.append([name + seeds, at_start, end, delta, other, star(results[name])])
+        lines.append([name + seeds, at_start, end, delta, other, verdict(protocol, results[name])])
     return (
         f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
         f"Each ± stands alone: only the pairs above are corrected for their number.\n"
-        f"A difference between several seeds and a single run has no ±.\n\n{columns(lines)}\n"
+        f"A difference between several seeds and a single run has no ±.\n"
+        f"Δ at {last:,} is flat if its whole ± lies below {protocol.threshold / 2:g}, nearly flat if its mean does.\n"
+        f"It rises if its whole ± lies above 0. A loss climbs if it has an L*.\n\n{columns(lines)}\n"
     )
 
 
 def draw(protocol, results, words):
-    """The picture: for each panel a line with a band per result, and a thin line per seed. Its title has `words`."""
+    """The picture: for each panel a line with a band per result, and a thin line per seed. Its title has `words`. Kept
+    lines beside other runs are thin and have neither."""
     shown, n = protocol.shown(), len(protocol.panels)
     title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}")
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
-    labels = []
+    labels, has_own = [], not all(result["kept"] for result in results.values())
     for axes, (key, ylabel) in zip(panels, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
         ends = []
         for i, (name, result) in enumerate(results.items()):
-            style = styles[name]
+            is_beside = has_own and result["kept"]
+            style = styles[name] | ({"lw": 0.8, "markersize": 3, "alpha": 0.7} if is_beside else {})
             rows = {n: row for n, row in result["rows"].items() if n in shown and key in (row or {})}
             x = np.array(list(rows)) * protocol.apart ** (i - (len(results) - 1) / 2)
             is_whole = shown[-1] in rows
             label = plain(name if is_whole else f"{name} (undefined past {max(rows, default=0):,})")
             ends.append((label, style["color"], (x[-1], rows[shown[-1]][key]) if is_whole else None))
             axes.plot(x, [row[key] for row in rows.values()], **style)
+            if is_beside:
+                continue
             low, high = np.reshape([protocol.interval(row, key) for row in rows.values()], (-1, 2)).T
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
             for own in result.get("seeds", {}).values():
@@ -158,6 +177,8 @@ def draw(protocol, results, words):
     for axes, ends in labels:  # last, when the panels' shared limits are known
         label_ends(axes, ends)
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
+    if has_own and any(result["kept"] for result in results.values()):
+        caption += "; thin with markers: kept lines"
     figure.supxlabel(caption, fontsize=8, color="0.4")
     return figure
 

@@ -1,5 +1,6 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
+import difflib
 import hashlib
 import json
 import math
@@ -167,8 +168,11 @@ def load_checkpoint(path, which="best"):
     elif path.name == "config.json" and path.is_file():
         known, path = foreign.from_hugging_face(str(folder)), folder
     elif not path.is_file():
-        allowed = "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
+        given, allowed = Path(name), "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
         how = f"give {allowed}, or train a run with  python train.py config/rope.py"
+        beside = {p.stem for kind in ("*/", "*.npz") for p in given.parent.glob(kind)} - {given.name}
+        if near := difflib.get_close_matches(given.name, beside, n=1):
+            how = f"did you mean {given.with_name(near[0])}?"
         raise ValueError(f"there is no checkpoint {name or repr(name)}: {how}")
     try:
         known = known or from_file(path)

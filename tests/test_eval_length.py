@@ -19,7 +19,7 @@ import eval_length as E
 import train
 from data import prepare
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import contrast_table
+from evaluation.report import contrast_table, verdict
 from evaluation.statistics import contrasts
 from evaluation.windows import score
 from model import scheme_names
@@ -119,14 +119,14 @@ def test_kept_losses_are_read_safely(tmp_path):
 
 
 def test_a_kept_line_stands_for_its_runs(runs, tmp_path, capsys, monkeypatch):
-    second = shutil.copytree(runs / "rope", tmp_path / "rope-1")  # as if trained with another seed
+    second = shutil.copytree(runs / "rope", tmp_path / "rope-1338")  # as if trained with another seed
     content = torch.load(second / "best.pt")
     content["config"]["seed"] += 1
     torch.save(content, second / "best.pt")
     ropes, alibi, common = [str(runs / "rope"), str(second)], str(runs / "alibi"), flags(tmp_path)
     E.main([*ropes, str(runs / "learnable"), alibi, *common, f"--keep={tmp_path}/kept"])
     before, table = read(tmp_path)["runs"], capsys.readouterr().out.split("Each cell")[1]
-    assert f"kept      {tmp_path}/kept/rope.npz (2 seeds)\n" in table
+    assert f"kept      {tmp_path}/kept/rope.npz (seeds 1337, 1338)\n" in table
     monkeypatch.setattr(SCORE, None)  # nothing is measured again
     lines = [f"{tmp_path}/kept/{name}" for name in ("rope.npz", "learnable")]
     E.main([*lines, alibi, *common])
@@ -142,7 +142,7 @@ def test_a_kept_line_stands_for_its_runs(runs, tmp_path, capsys, monkeypatch):
     assert len(read(tmp_path)["runs"]) == 2
 
 
-def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path):
+def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path, monkeypatch):
     paths = [shutil.copytree(runs / "rope", tmp_path / "mine")]
     paths += [shutil.copytree(trained("rope", seed=n), tmp_path / f"mine-{n}") for n in (3, 4)]
 
@@ -159,12 +159,17 @@ def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path):
     shutil.rmtree(tmp_path / "kept")
     assert [keep(path) for path in (*paths[1:], paths[0])][-1] == (name, seeds, losses)
     other = shutil.copytree(trained("rope", max_iters=3), tmp_path / "other" / "mine-1337")
-    for run, *more in (
-        (paths[0], "--lengths=8,16,32"), (paths[0], "--blocks=10"), (paths[0], "--seed=2"),
-        (paths[0], "--protocol=sliding"), (other,),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match="mine.npz cannot grow, because it is another experiment, text or"):
+    monkeypatch.setattr(SCORE, None)  # it is refused before anything is measured
+    for run, unlike, *more in (
+        (paths[0], "lengths is 4,8,16,32,64,128,256 there and 8,16,32 here", "--lengths=8,16,32"),
+        (paths[0], "blocks is 20 there and 10 here", "--blocks=10"),
+        (paths[0], "seed is 1337 there and 2 here", "--seed=2"),
+        (paths[0], "protocol is fixed there and sliding here", "--protocol=sliding"),
+        (other, "max_iters is 4 there and 3 here"),
+    ):
+        with pytest.raises(ValueError, match=f"cannot join {tmp_path}/kept/mine.npz: {unlike}"):
             keep(run, more=more)
+    monkeypatch.undo()
     assert keep(paths[2]) == (name, seeds, losses)
     for changed in (
         ["--window=8"],
@@ -182,10 +187,13 @@ def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, t
     alibi, folder = str(runs / "alibi"), tmp_path / "kept"
     E.main([alibi, *flags(tmp_path, f"--keep={folder}")])
     line = f"{folder}/alibi"
-    for more in ("--seed=2", "--lengths=8,16,32", "--blocks=10", "--protocol=sliding"):
-        with pytest.raises(ValueError, match=f"{line} was measured at other places or lengths, those of --protocol="):
+    for more, flag in (
+        ("--seed=2", "--seed=1337"), ("--lengths=8,16,32", "--lengths=4,8,16,32,64,128,256"),
+        ("--blocks=10", "--blocks=20"), ("--protocol=sliding", "--protocol=fixed"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{line} cannot be compared: it was measured with {flag}"):
             E.main([line, alibi, *flags(tmp_path), more])
-    for more in ("--window=4", f"--keep={folder}", "--max_position=300"):
+    for more in ("--window=4", "--max_position=300"):
         with pytest.raises(ValueError, match=f"{line} stays as it was measured"):
             E.main([line, alibi, *flags(tmp_path), more])
     E.main([str(runs / "rope"), *flags(tmp_path), "--window=8", "--sinks=2", f"--keep={folder}"])
@@ -197,7 +205,7 @@ def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, t
     content = Path(f"{line}.npz").read_bytes()
     for damaged in (content[:-9], archive(about="{}"), archive(about='{"runs": []}', ends=[1], documents=[1])):
         Path(f"{line}.npz").write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"{line}.npz is (damaged|not a kept line)"):
+        with pytest.raises(ValueError, match=f"{line}.npz (is damaged|cannot stand for runs)"):
             E.main([line, *flags(tmp_path)])
 
 
@@ -361,8 +369,23 @@ def test_a_line_names_the_settings_in_which_runs_differ(runs, trained, tmp_path,
     assert note in capsys.readouterr().out
     E.main([*both, *(str(runs / name) for name in ("t5", "none", "learnable")), *flags(tmp_path)])
     assert "these runs differ in max_iters: 4 in the others, 3 in alibi\n" in capsys.readouterr().out
-    E.main([str(runs / "rope"), str(runs / "t5"), *flags(tmp_path)])
+    E.main([str(runs / "rope"), str(runs / "t5"), *flags(tmp_path, f"--keep={tmp_path}/kept")])
     assert "note: besides" not in capsys.readouterr().out
+    E.main([both[1], *flags(tmp_path, f"--keep={tmp_path}/kept")])  # one that is unlike the lines in the folder
+    assert "these runs differ in max_iters: 4 in rope, t5, 3 in alibi\n" in capsys.readouterr().out.replace(
+        "t5, rope", "rope, t5"
+    )
+
+
+@pytest.mark.parametrize("delta, band, breakdown, words", [
+    (-0.1, 0.02, None, "flat"), (0.03, 0.01, None, "flat"), (0.03, 0.03, None, "nearly flat"),
+    (0.06, 0.05, None, "rises"), (0.06, 0.07, None, "undecided"), (0.3, 0.1, 32, "climbs: L* 32"),
+    (0.0, np.nan, None, "unknown"), (None, None, None, "undefined"),
+])  # fmt: skip
+def test_the_ranking_says_how_each_loss_behaves(delta, band, breakdown, words):
+    protocol = PROTOCOLS["fixed"](E.EvalConfig(runs=("x",), lengths="16,64"), {16}, 10**6)
+    row = None if delta is None else {"delta": delta, "band": band}
+    assert verdict(protocol, {"rows": {64: row}, "L_star": breakdown}) == words
 
 
 def test_every_comparison_has_files_of_its_own(runs, tmp_path):
