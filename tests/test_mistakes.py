@@ -48,6 +48,7 @@ MISTAKES = [
     (train.main, "--block_size=5000", "the validation text has 2,345 tokens, too few for block_size=5000"),
     (train.main, "--init_from={rope}/best.pt --out_dir={rope} --overwrite", "lies in --out_dir={rope}: choose another"),
     (train.main, "--init_from=tiny", "there is no checkpoint tiny: give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"),
+    (train.main, "--init_from={rope}s", "there is no checkpoint {rope}s: did you mean {rope}?"),
     (train.main, "--out_dir={rope}/best.pt", "'{rope}/best.pt' cannot be used as a folder: File exists"),
     (train.main, "--resume --overwrite --out_dir={rope}", "--resume and --overwrite exclude each other"),
     # other settings
