@@ -81,23 +81,10 @@ def table(protocol, results):
     for n in protocol.shown():
         rows = [(result["rows"][n], n == result["training_length"]) for result in results.values()]
         lines.append([str(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])
-    if "threshold" in protocol.options:
-        lines.append(["", *(f"L* {star(result)}" for result in results.values())])
     width = shutil.get_terminal_size().columns - max(len(first) for first, *_ in lines)
     beside = max(1, width // (2 + max(len(text) for _, *texts in lines for text in texts)))
     parts = [[[line[0], *line[i : i + beside]] for line in lines] for i in range(1, len(lines[0]), beside)]
     return "".join(f"{columns(part)}\n\n" for part in parts)
-
-
-def star(result):
-    """The breakdown length, in words."""
-    n, T, rows = result["L_star"], result["training_length"], result["rows"]
-    past = [length for length, row in rows.items() if row and length > T]
-    if n is not None:
-        return f"{n:,} ({n / T:g}×)"
-    if not past:
-        return "—"
-    return "unknown" if np.isnan(rows[past[0]]["band"]) else f"none to {past[-1]:,}"
 
 
 def verdict(protocol, result):
@@ -117,8 +104,8 @@ def answer(protocol, results, losses, documents):
     last, lengths = protocol.shown()[-1], protocol.training_lengths
     at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
     order = sorted(results, key=lambda name: (results[name]["rows"][last] or {"loss": np.inf})["loss"])
-    best = order[0]
-    lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", f"minus {best}", "past training"]]
+    best, several = order[0], len(results) > 1
+    lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", *[f"minus {best}"] * several, "past training"]]
     for name in order:
         rows, end, delta, other = results[name]["rows"], "—", "—", ""
         trained = rows[results[name]["training_length"]]
@@ -129,14 +116,19 @@ def answer(protocol, results, losses, documents):
             other = f"{mean:+.3f} {within(width)}"
         seeds = f" ({len(results[name]['seeds'])} seeds)" if "seeds" in results[name] else ""
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
-        lines.append([name + seeds, at_start, end, delta, other, verdict(protocol, results[name])])
-    return (
+        lines.append([name + seeds, at_start, end, delta, *[other] * several, verdict(protocol, results[name])])
+    compared = (
         f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
         f"Each ± stands alone: only the pairs above are corrected for their number.\n"
         f"A difference between several seeds and a single run has no ±.\n"
-        f"Δ at {last:,} is flat if its whole ± lies below {protocol.threshold / 2:g}, nearly flat if its mean does.\n"
-        f"It rises if its whole ± lies above 0. A loss climbs if it has an L*.\n\n{columns(lines)}\n"
     )
+    half = protocol.threshold / 2
+    defined = (
+        f"Past training, a loss climbs if it has an L*: the first length whose Δ exceeds {2 * half:g} by more than its ±.\n"
+        f"Others, at {last:,}, are flat if the whole ± of Δ lies below {half:g}, nearly flat if only its mean does;\n"
+        f"otherwise they rise if the whole ± lies above 0.\n"
+    )
+    return f"{compared * several}{defined}\n{columns(lines)}\n"
 
 
 def draw(protocol, results, words):
@@ -189,7 +181,6 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     numbers from others."""
     n, crossing, per_token = len(np.unique(targets["documents"])), targets["crossing"], targets["bytes_per_token"]
     text = {"hash": dataset.hash, "documents": n, "crossing": float(crossing), "bytes_per_token": float(per_token)}
-    has_loss = "threshold" in protocol.options
     print(f"\n{protocol.name}: {protocol.targets.format(**vars(protocol))}")
     print(f"{dataset.name}: blocks from {n} documents; {crossing:.0%} of the longest contexts cross documents; "
           f"bytes per token: {per_token:.3g}")  # fmt: skip
@@ -197,8 +188,6 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
         print(f"note: blocks from {n} documents are too few for ±: at least {FEWEST_DOCUMENTS} are needed.")
         print("Choose more --blocks, shorter --lengths or a --dataset of more documents (see --split_on)")
     print(f"Each cell: {protocol.cells}.\n{protocol.uncertainty}")
-    if has_loss:
-        print(f"L*: the first length at which Δ exceeds {protocol.threshold:g} nats by more than its ±.")
     print(f"\n{table(protocol, results)}", end="")
     summary = {"of": of, "protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": {dataset.name: text}, "runs": results, "contrasts": {}}
@@ -207,7 +196,7 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
         if found := contrasts(several, targets["documents"], protocol.seed):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
-    if has_loss and len(results) > 1:
+    if "threshold" in protocol.options:
         print(answer(protocol, results, losses, targets["documents"]))
     picture, numbers = base.with_suffix(".png"), base.with_suffix(".json")
     plain_types = json.loads(json.dumps(summary), parse_constant=lambda name: None)  # null for NaN
