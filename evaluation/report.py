@@ -124,7 +124,7 @@ def answer(protocol, results, losses, documents):
     )
     half = protocol.threshold / 2
     defined = (
-        f"Past training, a loss climbs if it has an L*: the first length whose Δ exceeds {2 * half:g} by more than its ±.\n"
+        f"Past training, a loss climbs if its Δ exceeds {2 * half:g} by more than ±, first at length L*.\n"
         f"Others, at {last:,}, are flat if the whole ± of Δ lies below {half:g}, nearly flat if only its mean does;\n"
         f"otherwise they rise if the whole ± lies above 0.\n"
     )
