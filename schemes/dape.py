@@ -21,7 +21,7 @@ class DAPE(PositionScheme, name="dape"):
     with the square of the length (a step on 2,048 tokens: 3.1 GB, RoPE 0.08), evaluation's with the length (one
     layer on 16,384 tokens: 0.71 GB, RoPE 0.10).
 
-    Seen (docs/evidence.md, three seeds): loss 1.048 at the training length (RoPE 1.141), Δ at 16 times -0.042 ±0.030.
+    Seen (docs/evidence.md, five seeds): loss 1.049 at the training length (RoPE 1.141), Δ at 16 times -0.044 ±0.027.
     """
 
     no_decay, width = ("r", "b_1"), 32

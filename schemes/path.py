@@ -22,7 +22,7 @@ class PaTH(PositionScheme, name="path"):
     with the square of the length (a step on 2,048 tokens: 0.86 GB, RoPE 0.08), evaluation's with the length (one
     layer on 16,384 tokens: 0.24 GB, RoPE 0.10).
 
-    Seen (docs/evidence.md, three seeds): loss 1.160 at the training length (RoPE 1.141), Δ at 16 times +0.988 ±0.335.
+    Seen (docs/evidence.md, five seeds): loss 1.162 at the training length (RoPE 1.141), Δ at 16 times +1.011 ±0.149.
     """
 
     no_decay = ("b",)

@@ -19,7 +19,7 @@ class PoPE(PositionScheme, name="pope"):
     Cost: a training step takes 1.29 × RoPE's time on one core of an Intel Xeon, with flash attention and 1.4 times
     RoPE's memory.
 
-    Seen (docs/evidence.md, three seeds): loss 1.166 at the training length (RoPE 1.141), Δ at 16 times +1.957 ±0.320.
+    Seen (docs/evidence.md, five seeds): loss 1.173 at the training length (RoPE 1.141), Δ at 16 times +1.922 ±0.189.
     """
 
     no_decay = ("delta",)
