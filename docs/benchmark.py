@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK, RUNS = ROOT / "benchmark", ROOT / "benchmark" / "runs.csv"
 SEED = 1337  # of the bootstrap, as eval_length.py has it
 SETTINGS = {  # folder -> in words
-    ".": "baseline", "prose": "prose (King James Bible)", "stdlib/baseline": "Python's library",
-    "stdlib/adamw": "… AdamW", "stdlib/steps": "… four times the steps", "stdlib/t64": "… trained at 64 tokens",
+    ".": "baseline", "prose": "prose (King James Bible)", "adamw": "AdamW", "stdlib/baseline": "Python's library",
+    "stdlib/steps": "… four times the steps", "stdlib/t64": "… trained at 64 tokens",
     "stdlib/t256": "… trained at 256 tokens", "stdlib/w64": "… 64 channels", "stdlib/w256": "… 256 channels",
     "stdlib/bpe": "… BPE tokens",
 }  # fmt: skip
