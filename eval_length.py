@@ -45,7 +45,7 @@ class EvalConfig(Overrides):
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     sinks: int = 0  # with --window: the first keys that stay visible beside it (StreamingLLM)
     max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
-    threshold: float = 0.1  # nats that Δ must exceed, by more than its band, at the breakdown length L*
+    threshold: float = 0.1  # nats that Δ exceeds, by more than its ±, at the breakdown length L*; flat is below half
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks and for the bootstrap
     # this call
@@ -191,7 +191,7 @@ def main(argv):
         check(cfg, protocol, dataset, run, targets)
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=cfg.results_dir).close()  # OSError if no file can be written there
-    beside = [load_line(str(path)) for path in Path(cfg.keep).glob("*.npz") if cfg.keep]
+    beside = [load_line(str(path)) for path in sorted(Path(cfg.keep).glob("*.npz"))] if cfg.keep else []
     if unlike := unlike_settings(runs, {run.folder.name: run for line in beside for run in line.values()}):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")
 

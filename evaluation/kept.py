@@ -44,7 +44,7 @@ class KeptRun(Checkpoint):
     def losses(self, protocol, targets):
         """The targets and the arrays. ValueError unless they are those of this protocol."""
         now, jobs = measured_as(protocol), protocol.jobs(self.config.block_size, self.config.max_positions)
-        other = [key for key, value in self.measured.items() if value != now[key]]
+        other = [key for key, value in self.measured.items() if value != now.get(key)]
         if {"protocol", "block_tokens", "seed", "identity"} & {*other} or not (
             np.array_equal(self.found["ends"], targets["ends"]) and jobs.keys() <= self.found.keys()
         ):
@@ -126,15 +126,18 @@ def line_of(cfg, protocol, dataset, run, changed):
     name = run.folder.resolve().name.removesuffix(f"-{run.settings['seed']}")
     path = str(Path(cfg.keep, "-".join([name, *words])))
     seeds = {old.settings["seed"]: old for old in load_line(path).values()} if is_line(path) else {}
-    for old in [*seeds.values()][:1]:
-        here = {"text": dataset.hash}, measured, model, settings
-        there = {"text": old.dataset_hash}, old.measured, dataclasses.asdict(old.config), old.settings
-        unlike = {  # a kept line may lack settings that are newer
-            f"{key} is {was[key]} there and {value} here": None
-            for now, was in zip(here, there, strict=True) for key, value in now.items() if was.get(key, value) != value
-        }  # fmt: skip
+    if seeds:
+        old, unlike = next(iter(seeds.values())), {}
+        for there, here in (
+            ({"text": old.dataset_hash}, {"text": dataset.hash}), (old.measured, measured),
+            (dataclasses.asdict(old.config), model), (old.settings, settings),
+        ):  # fmt: skip
+            for key in there.keys() & here.keys():  # a kept line may lack settings that are newer
+                if there[key] != here[key]:
+                    unlike[key] = f"{key} is {there[key]} there and {here[key]} here"
         if unlike:
-            raise ValueError(f"{run.path} cannot join {path}.npz: {', '.join(unlike)}. Choose another --keep=FOLDER")
+            words = ", ".join(unlike[key] for key in sorted(unlike))
+            raise ValueError(f"{run.path} cannot join {path}.npz: {words}. Choose another --keep=FOLDER")
     return path, about, seeds
 
 
@@ -149,7 +152,8 @@ def keep_run(cfg, protocol, dataset, run, found, changed):
         for seed, (run, _, where) in seeds.items()
     ]
     targets = ("ends", "documents")
-    arrays = {name: np.stack([own[name] for _, own, _ in seeds.values()]).astype(np.float32) for name in sorted(found)
+    common = set.intersection(*(set(own) for _, own, _ in seeds.values()))  # older seeds may lack some arrays
+    arrays = {name: np.stack([own[name] for _, own, _ in seeds.values()]).astype(np.float32) for name in sorted(common)
               if name not in targets and np.shape(found[name])[:1] == found["ends"].shape}  # fmt: skip
     np.savez_compressed(file := io.BytesIO(), about=json.dumps(about), **{k: found[k] for k in targets}, **arrays)
     files.write(Path(f"{path}.npz"), file.getvalue())

@@ -125,7 +125,8 @@ class Recall(Protocol, name="recall", stem="recall"):
         return doublings(NEAREST, self.longest // 2)
 
     def cell(self, row, is_training_length):
-        return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {row['loss']:.3f}"
+        loss = "—" if np.isnan(row["loss"]) else f"{row['loss']:.3f}"
+        return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {loss}"
 
     def interval(self, row, key):
         return row["low"], row["high"]

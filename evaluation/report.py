@@ -122,11 +122,11 @@ def answer(protocol, results, losses, documents):
         f"Each ± stands alone: only the pairs above are corrected for their number.\n"
         f"A difference between several seeds and a single run has no ±.\n"
     )
-    half = protocol.threshold / 2
+    climb = protocol.threshold
     defined = (
-        f"Past training, a loss climbs if its Δ exceeds {2 * half:g} by more than ±, first at length L*.\n"
-        f"Others, at {last:,}, are flat if the whole ± of Δ lies below {half:g}, nearly flat if only its mean does;\n"
-        f"otherwise they rise if the whole ± lies above 0.\n"
+        f"Past training, a loss climbs if its Δ exceeds {climb:g} by more than ±, first at length L*.\n"
+        f"Others, at {last:,}, are flat if the whole ± of Δ lies below {climb / 2:g}, nearly flat if only its mean\n"
+        f"does; otherwise they rise if the whole ± lies above 0.\n"
     )
     return f"{compared * several}{defined}\n{columns(lines)}\n"
 
@@ -138,21 +138,21 @@ def draw(protocol, results, words):
     title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}")
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
-    labels, has_own = [], not all(result["kept"] for result in results.values())
+    labels, kept = [], {name for name, result in results.items() if result["kept"]}
+    thin = kept if len(kept) < len(results) else set()
     for axes, (key, ylabel) in zip(panels, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
         ends = []
         for i, (name, result) in enumerate(results.items()):
-            is_beside = has_own and result["kept"]
-            style = styles[name] | ({"lw": 0.8, "markersize": 3, "alpha": 0.7} if is_beside else {})
+            style = styles[name] | ({"lw": 0.8, "markersize": 3, "alpha": 0.7} if name in thin else {})
             rows = {n: row for n, row in result["rows"].items() if n in shown and key in (row or {})}
             x = np.array(list(rows)) * protocol.apart ** (i - (len(results) - 1) / 2)
             is_whole = shown[-1] in rows
             label = plain(name if is_whole else f"{name} (undefined past {max(rows, default=0):,})")
             ends.append((label, style["color"], (x[-1], rows[shown[-1]][key]) if is_whole else None))
             axes.plot(x, [row[key] for row in rows.values()], **style)
-            if is_beside:
+            if name in thin:
                 continue
             low, high = np.reshape([protocol.interval(row, key) for row in rows.values()], (-1, 2)).T
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
@@ -169,7 +169,7 @@ def draw(protocol, results, words):
     for axes, ends in labels:  # last, when the panels' shared limits are known
         label_ends(axes, ends)
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
-    if has_own and any(result["kept"] for result in results.values()):
+    if thin:
         caption += "; thin with markers: kept lines"
     figure.supxlabel(caption, fontsize=8, color="0.4")
     return figure

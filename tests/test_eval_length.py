@@ -372,9 +372,7 @@ def test_a_line_names_the_settings_in_which_runs_differ(runs, trained, tmp_path,
     E.main([str(runs / "rope"), str(runs / "t5"), *flags(tmp_path, f"--keep={tmp_path}/kept")])
     assert "note: besides" not in capsys.readouterr().out
     E.main([both[1], *flags(tmp_path, f"--keep={tmp_path}/kept")])  # one that is unlike the lines in the folder
-    assert "these runs differ in max_iters: 4 in rope, t5, 3 in alibi\n" in capsys.readouterr().out.replace(
-        "t5, rope", "rope, t5"
-    )
+    assert "these runs differ in max_iters: 4 in rope, t5, 3 in alibi\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("delta, band, breakdown, words", [

@@ -141,3 +141,21 @@ def test_the_command(trained, tmp_path, monkeypatch, capsys):
     [second] = {*(tmp_path / "results").glob("recall-*.json")} - {first}
     found = json.loads(second.read_text())["runs"]
     assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
+
+
+def test_an_older_kept_line_without_losses_of_answers_stands_for_runs_and_grows(trained, tmp_path, capsys):
+    run = str(trained("alibi", dataset=facts_dataset(tmp_path), block_size=64))
+    flags = ["--protocol=recall", "--blocks=4", "--device=cpu", "--lengths=256", f"--results_dir={tmp_path}"]
+    eval_length.main([run, *flags, f"--keep={tmp_path}/kept"])
+    [path] = (tmp_path / "kept").iterdir()
+    with np.load(path) as line:
+        older = {name: values for name, values in line.items() if not name.startswith("loss-")}
+    about = json.loads(str(older["about"]))
+    about["runs"][0]["seed"] = 5
+    np.savez(path, **older | {"about": json.dumps(about)})
+    capsys.readouterr()
+    eval_length.main([str(path), *flags])
+    assert "nan" not in capsys.readouterr().out
+    eval_length.main([run, *flags, f"--keep={tmp_path}/kept"])
+    with np.load(path) as line:
+        assert set(line) == set(older) and line["128"].shape == (2, *older["128"].shape[1:])
