@@ -9,4 +9,3 @@ learning_rate = 4e-3
 decay = "cosine"
 warmup_iters = 100
 min_lr = 1e-4
-sinusoidal_size = 0.02

@@ -95,7 +95,7 @@ def draw_recall():
 
 def draw_seeing():
     """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
-    figure, (axes,) = figure_of(1, "Flat against seeing, at 16 times the training length", width=7, height=5)
+    figure, (axes,) = figure_of(1, "Flat loss against recall, at 16 times the training length", width=7, height=5)
     symlog(axes)
     answers = dict(sorted(lines("recall").items()))
     for name, style in zip(answers, scheme_styles(answers), strict=True):

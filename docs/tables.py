@@ -22,14 +22,17 @@ def signed(mean, width, *_):
 
 
 def deltas(folder, multiples="2,4,8,16", names=""):
-    """Each line's loss at the training length, its difference to RoPE's if that is among them, and Δ."""
+    """Each line's loss at the training length, its difference to RoPE's if that is among them, Δ, and the loss at the
+    last of the multiples."""
     kept, rows, multiples = lines(folder, names), [], [int(n) for n in multiples.split(",")]
     for name, line in kept.items():
         beside = [signed(*value(f"{name} - rope@1", folder)) if name != "rope" else ""] if "rope" in kept else []
         cells = [signed(*value(f"Δ{name}@{n}", folder)) if n in line.losses else "—" for n in multiples]
-        rows.append([f"`{name}`", str(line.seeds), f"{line.losses[1].mean():.3f}", *beside, *cells])
+        end = f"{line.losses[multiples[-1]].mean():.3f}" if multiples[-1] in line.losses else "—"
+        rows.append([f"`{name}`", str(line.seeds), f"{line.losses[1].mean():.3f}", *beside, *cells, end])
     minus = ["minus rope"] if "rope" in kept else []
-    return markdown(["", "seeds", "loss at 1×", *minus, *(f"Δ at {n}×" for n in multiples)], rows)
+    changes = [f"Δ at {n}×" for n in multiples]
+    return markdown(["", "seeds", "loss at 1×", *minus, *changes, f"loss at {multiples[-1]}×"], rows)
 
 
 def pairs(folder, multiple, names=""):
@@ -46,8 +49,15 @@ def pairs(folder, multiple, names=""):
         rows.append([f"`{row}`", *cells, *[""] * (len(names) - 1 - i)])
     power = [pair["detectable"] for pair in found.values()]
     n = sum(pair["significant"] for pair in found.values())
-    words = f"{n} of {len(found)} differences are significant. Differences that 80% of repetitions would find: "
+    words = f"{n} of {len(found)} differences are significant. Detectable with 80% power: "
     return markdown(["", *names[:-1]], rows) + f"\n\n{words}{min(power):.2f} to {max(power):.2f}."
+
+
+def differences(*expressions):
+    """The values of single expressions."""
+    found = {expression: value(expression) for expression in expressions}
+    rows = [[f"`{expression}`", str(cell[2]), signed(*cell)] for expression, cell in found.items()]
+    return markdown(["", "seeds", "nats"], rows)
 
 
 def grid(*expressions):
@@ -110,7 +120,7 @@ def rates():
     return markdown(["", "half", "once", "twice", "best minus once"], sorted(rows, key=lambda row: min(row[1:4])))
 
 
-TABLES = {draw.__name__: draw for draw in (deltas, pairs, grid, recall, cards, worked, rates)}
+TABLES = {draw.__name__: draw for draw in (deltas, pairs, differences, grid, recall, cards, worked, rates)}
 
 
 def drawn(page):
