@@ -41,8 +41,10 @@ class DAPE(PositionScheme, name="dape"):
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         r1, r2 = F.softplus(self.r)
-        b = -(r1 * torch.log1p(r2 * (q_pos[:, None] - k_pos).clamp(min=0)))
+        b = -(r1 * torch.log1p(r2 * (q_pos[:, None] - k_pos).clamp(min=0)))  # (H, queries, keys)
         s = q @ k.mT / math.sqrt(q.size(-1))  # (B, H, queries, keys)
-        both = torch.cat((s, b.expand_as(s)), dim=1).movedim(1, -1)
-        hidden = F.leaky_relu(F.linear(both, self.w_1[layer], self.b_1[layer]))
-        return b + F.linear(hidden, self.w_2[layer]).movedim(-1, 1)
+        w_s, w_b = self.w_1[layer].chunk(2, dim=1)
+        of_b = w_b @ b.flatten(1) + self.b_1[layer][:, None]  # once for the batch
+        w_s, of_b, w_2 = (t.expand(len(q), -1, -1) for t in (w_s, of_b, self.w_2[layer]))
+        hidden = F.leaky_relu_(torch.baddbmm(of_b, w_s, s.flatten(2)))  # (B, width, queries·keys)
+        return b + (w_2 @ hidden).view_as(s)
