@@ -17,9 +17,9 @@ class DAPE(PositionScheme, name="dape"):
     Deviations: f's last bias is left out, as it cancels in the softmax. A softplus keeps r1 and r2 positive, where the
     authors clamp them.
 
-    Cost: a training step takes 2.7 × RoPE's time on one core of an Intel Xeon, with a mask. Training's memory grows
-    with the square of the length (a step on 2,048 tokens: 3.1 GB, RoPE 0.08), evaluation's with the length (one
-    layer on 16,384 tokens: 0.71 GB, RoPE 0.10).
+    Cost: a training step takes 2.1 × RoPE's time on one core of an AMD EPYC, with a mask. Training's memory grows
+    with the square of the length (a step on 2,048 tokens: 2.0 GB, RoPE 0.08), evaluation's with the length (one
+    layer on 16,384 tokens: 0.74 GB, RoPE 0.09).
 
     Seen (docs/evidence.md, five seeds): loss 1.049 at the training length (RoPE 1.141), Δ at 16 times -0.044 ±0.027.
     """
