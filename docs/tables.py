@@ -55,8 +55,10 @@ def pairs(folder, multiple, names=""):
 
 def differences(*expressions):
     """The values of single expressions."""
-    found = {expression: value(expression) for expression in expressions}
-    rows = [[f"`{expression}`", str(cell[2]), signed(*cell)] for expression, cell in found.items()]
+    rows = []
+    for expression in expressions:
+        mean, width, seeds = value(expression)
+        rows.append([f"`{expression}`", str(seeds), signed(mean, width)])
     return markdown(["", "seeds", "nats"], rows)
 
 
