@@ -46,10 +46,10 @@ def lines(folder, names=""):
     return dict(sorted(found.items(), key=lambda item: item[1].losses.get(last, np.full(1, np.inf)).mean()))
 
 
-def value(expression, folder="."):
+def value(expression, folder=".", p=0.05):
     """(mean, half-width, seeds) of  rope@16, a line's loss at 16 times its training length, of  Δrope@16, or of a
     difference,  t5 - alibi@8;  @4,8 is the mean of both. The half-width is that of a band for single seeds, of an
-    interval for several, and NaN for a mixture. ValueError for lines that were scored at different places."""
+    interval for several, at 1 − p, and NaN for a mixture. ValueError for lines that were scored at different places."""
     names, _, multiples = expression.rpartition("@")
     names, multiples = names.split(" - "), [float(n) for n in multiples.split(",")]
     found = {name: Line(BENCHMARK / folder / f"{name.strip('Δ')}.npz") for name in names}
@@ -62,7 +62,7 @@ def value(expression, folder="."):
         groups.append(losses if name == names[0] else -losses)
     if len(multiples) > 1:
         groups = [losses[..., [common.index(n) for n in multiples]].mean(axis=-1, keepdims=True) for losses in groups]
-    means, widths, _ = estimate(groups, line.documents, SEED)
+    means, widths, _ = estimate(groups, line.documents, SEED, p)
     i, seeds = common.index(multiples[0]) if len(multiples) == 1 else 0, {line.seeds for line in found.values()}
     return means[i], np.nan if 1 in seeds and len(seeds) > 1 else widths[i], min(seeds)
 

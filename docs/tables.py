@@ -63,12 +63,36 @@ def differences(*expressions):
 
 
 def grid(*expressions):
-    """The values of expressions in every setting, with the number of seeds."""
-    rows = []
-    for folder, words in SETTINGS.items():
-        found = [value(expression, folder) for expression in expressions]
-        rows.append([words, *(f"{signed(*cell)} ({cell[2]})" for cell in found)])
+    """The values of expressions in every setting, with the number of seeds. A star marks the differences of a column
+    that are significant for all its settings of several seeds together (Holm 1979)."""
+    columns = []
+    for expression in expressions:
+        found, stars = {folder: value(expression, folder) for folder in SETTINGS}, set()
+        several = [folder for folder, (*_, seeds) in found.items() if seeds > 1 and " - " in expression]
+        clearest_first = sorted(several, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
+        for i, folder in enumerate(clearest_first):
+            mean, width, _ = value(expression, folder, 0.05 / (len(several) - i))
+            if abs(mean) < width:
+                break
+            stars.add(folder)
+        columns.append([f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()])
+    rows = zip(SETTINGS.values(), *columns, strict=True)
     return markdown(["", *(f"`{expression}`" for expression in expressions)], rows)
+
+
+def models(name):
+    """Δ at 16× of each model of a line in every setting, and how many of them stay below 0.05 by their own bands."""
+    rows, total = [], np.zeros(3, int)
+    for folder, words in SETTINGS.items():
+        line = Line(BENCHMARK / folder / f"{name}.npz")
+        changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
+        ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
+        flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
+        counts = np.array([flat.sum(), (below & ~flat).sum(), (~below).sum()])
+        rows.append([words, *map(str, counts), ", ".join(f"{mean:+.2f}" for mean in sorted(ends[:, 0]))])
+        total += counts
+    head = ["", "entire band below 0.05", "only the mean", "mean above", f"Δ of `{name}` at 16×"]
+    return markdown(head, [*rows, ["all", *map(str, total), ""]])
 
 
 def recall():
@@ -122,7 +146,7 @@ def rates():
     return markdown(["", "half", "once", "twice", "best minus once"], sorted(rows, key=lambda row: min(row[1:4])))
 
 
-TABLES = {draw.__name__: draw for draw in (deltas, pairs, differences, grid, recall, cards, worked, rates)}
+TABLES = {draw.__name__: draw for draw in (deltas, pairs, differences, grid, models, recall, cards, worked, rates)}
 
 
 def drawn(page):
