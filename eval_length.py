@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 import io
 import json
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from tqdm import tqdm
 import config
 import data
 from evaluation import attention, recall  # noqa: F401  (they register their protocols)
-from evaluation.kept import KeptRun, is_line, keep_run, kept, line_of, load_line
+from evaluation.kept import KeptRun, is_line, keep_run, kept, line_of, load_line, measured_as
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, pool_seeds, report
 from evaluation.windows import Subject
@@ -118,14 +117,11 @@ def measure(cfg, protocol, run, dataset, targets):
     already has is not computed again; the rest is saved there job by job."""
     device, trained = pick_device(cfg.device), run.config.block_size
     dtype = pick_dtype(cfg.dtype, device)
-    key = {  # everything that the values depend on
-        "checkpoint": run.hash, "dataset": dataset.hash, "protocol": cfg.protocol,
-        "longest": protocol.longest, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens,
-        "seed": cfg.seed, "dtype": str(dtype), "overrides": [getattr(cfg, name) for name in CHANGES],
-        "code": [  # either may have been edited
-            inspect.getsource(inspect.getmodule(find_scheme(run.config.pos_scheme))), inspect.getsource(type(protocol)),
-        ],
-    } | protocol.identity  # fmt: skip
+    code = inspect.getmodule(find_scheme(run.config.pos_scheme)), type(protocol)  # either may have been edited
+    key = measured_as(protocol) | {  # everything that the values depend on
+        "lengths": protocol.longest, "checkpoint": run.hash, "dataset": dataset.hash, "dtype": str(dtype),
+        "overrides": [getattr(cfg, name) for name in CHANGES], "code": [inspect.getsource(part) for part in code],
+    }  # fmt: skip
     path = run.folder / f"{protocol.stem}-{files.json_hash(key)[:12]}.npz"
     found = targets | kept(path, {"key", *targets}, len(targets["ends"]))
     jobs = protocol.jobs(trained, run.config.max_positions)
@@ -182,7 +178,7 @@ def main(argv):
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
     wandb = {
         "project": cfg.wandb_project, "group": group, "job_type": "eval_length",
-        "id": f"{protocol.stem}-{tracking.stamp()}", "config": dataclasses.asdict(cfg),
+        "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}", "config": dataclasses.asdict(cfg),
     }  # fmt: skip
 
     # mistakes are reported before anything is measured
@@ -190,7 +186,6 @@ def main(argv):
     for run in runs.values():
         check(cfg, protocol, dataset, run, targets)
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=cfg.results_dir).close()  # OSError if no file can be written there
     beside = [load_line(str(path)) for path in sorted(Path(cfg.keep).glob("*.npz"))] if cfg.keep else []
     if unlike := unlike_settings(runs, {run.folder.name: run for line in beside for run in line.values()}):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")

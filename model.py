@@ -83,7 +83,6 @@ class GPTConfig:
 
     @property
     def max_positions(self):
-        """How many positions the scheme is defined for; None: any number."""
         return find_scheme(self.pos_scheme).max_positions(self)
 
     def check_gaps(self, below):
@@ -135,7 +134,7 @@ class PositionScheme(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.init_std = config.pos_init
+        self.config = config
 
     @classmethod
     def own_options(cls, config):
@@ -150,8 +149,6 @@ class PositionScheme(nn.Module):
                 values[name] = float(text)
             except ValueError:
                 raise ValueError(f"pos_options={config.pos_options!r} must be a list such as size=32,b=5") from None
-            if not math.isfinite(values[name]):
-                raise ValueError(f"pos_options: {name}={text} must be finite")
         return values
 
     @staticmethod
@@ -165,7 +162,7 @@ class PositionScheme(nn.Module):
     def init_weights(self, generator):
         """Draws the scheme's parameters. It has its own generator, so that all schemes share the same backbone."""
         for p in self.parameters():
-            nn.init.normal_(p, std=self.init_std, generator=generator)
+            nn.init.normal_(p, std=self.config.pos_init, generator=generator)
 
     def start_from(self, config):
         """Called after the scheme's parameters were copied from a run with this config."""
@@ -212,14 +209,10 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
         if config.n_embd % 2:
             raise ValueError(f"n_embd={config.n_embd} must be even: {config.pos_scheme} pairs its channels")
 
-    def __init__(self, config):
-        super().__init__(config)
-        self.amplitude = config.sinusoidal_size * math.sqrt(2)
-
     def embed(self, x, pos):
         a = pos[:, None] * frequencies(x.size(-1), pos.device)
         table = torch.stack((a.sin(), a.cos()), dim=-1).flatten(-2)  # (T, C), interleaved
-        return x + self.amplitude * table.to(x.dtype)
+        return x + self.config.sinusoidal_size * math.sqrt(2) * table.to(x.dtype)
 
 
 class Learnable(PositionScheme, name="learnable"):
@@ -234,7 +227,7 @@ class Learnable(PositionScheme, name="learnable"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.wpe = nn.Embedding.from_pretrained(torch.empty(config.block_size, config.n_embd), freeze=False)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
 
     def embed(self, x, pos):
         return x + self.wpe(pos)
@@ -298,15 +291,9 @@ class RoPE(PositionScheme, name="rope"):
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
         if config.rope_fraction > 1 or int(config.rope_fraction * D / 2 + 1e-6) < 1:
             raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1, and turn one of {D // 2} pairs")
-        if config.rope_scaling == "ntk" and D == 2:
-            raise ValueError("rope_scaling=ntk needs a head size of at least 4 (two pairs)")
         for name, low in dict(rope_factor=1, rope_theta=1.001, rope_block_size=0).items():
             if getattr(config, name) < low:
                 raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.config = config
 
     def prepare(self, q_pos, k_pos):
         return precompute_freqs_cis(q_pos, *rope_frequencies(self.config, q_pos.device))
@@ -396,11 +383,9 @@ class Positions:
         return got
 
     def mask(self, q, k, layer, visible):
-        """What attention adds to the scores, or a bool mask if the scheme has no bias: (1 or B, 1 or H, queries, keys);
-        the fast kernels need four dimensions."""
-        if not self.biased:
-            return visible[None, None]
-        return (self.bias(q, k, layer) + torch.where(visible, 0.0, -torch.inf)).to(q.dtype)
+        """What attention adds to the scores: (1 or B, 1 or H, queries, keys); the fast kernels need four dimensions."""
+        mask = torch.where(visible, 0.0, -torch.inf)[None, None]
+        return (mask + self.bias(q, k, layer) if self.biased else mask).to(q.dtype)
 
     def visible(self, window):
         """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
@@ -423,11 +408,10 @@ class KVCache:
         """Adds a layer's new keys or values (B, H, T, ·) and returns all of them, (B, H, S, ·). Keeps only those that
         the next token sees through its window (0: all)."""
         store, first, last = self.stores.get(key, (new[:, :, :0], 0, 0))
+        if last + new.size(2) > store.size(2):  # room for twice as many, so that appending costs O(1) a token
+            store = F.pad(store[:, :, first:last], (0, 0, 0, last - first + 2 * new.size(2)))
+            first, last = 0, last - first
         end = last + new.size(2)
-        if end > store.size(2):  # room for twice as many, so that appending costs O(1) a token
-            grown = new.new_empty(*new.shape[:2], 2 * (end - first), new.size(3))
-            grown[:, :, : last - first] = store[:, :, first:last]
-            store, first, last, end = grown, 0, last - first, end - first
         store[:, :, last:end] = new
         self.stores[key] = store, max(first, end - window + 1) if window else first, end
         return store[:, :, first:end]
@@ -460,20 +444,14 @@ def attend(q, k, v, positions, layer, window, dropout_p):
         if far is None and (mask.is_cuda or not mask.requires_grad):  # no other kernel has gradients for the bias
             blocks.append(F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale))
             continue
-        scores = masked(queries * scale @ keys.mT, mask)
+        scores = (queries * scale @ keys.mT).add_(mask)
         if far is not None:
-            n, seen_by = len(far.k), torch.arange(S - T + start, S - T + end, device=q.device)
-            outside = seen_by[:, None] - torch.arange(n, device=q.device) >= window  # others are ordinary keys
+            n, outside = len(far.k), block.q[:, None] - far.k >= window  # nearer sinks are ordinary keys
             queries, keys = far_q[:, :, start:end], k[:, :, :n]
-            of_sinks = masked(queries * scale @ keys.mT, block.far.mask(queries, keys, layer, outside))
+            of_sinks = (queries * scale @ keys.mT).add_(block.far.mask(queries, keys, layer, outside))
             scores, values = torch.cat((of_sinks, scores), dim=-1), torch.cat((v[:, :, :n], values), dim=2)
         blocks.append(F.dropout(scores.softmax(dim=-1), dropout_p) @ values)
     return torch.cat(blocks[::-1], dim=2)[..., :D]
-
-
-def masked(scores, mask):
-    """Changes scores by a mask, which is bool (what is visible) or is added."""
-    return scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask)
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -564,8 +542,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.transformer = nn.Module()  # gives the state dict GPT-2's names
-        empty = torch.empty(config.vocab_size, config.n_embd)  # init_weights draws the values
-        self.transformer.wte = nn.Embedding.from_pretrained(empty, freeze=False)
+        self.transformer.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.transformer.drop = nn.Dropout(config.dropout)
         self.transformer.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.transformer.ln_f = nn.LayerNorm(config.n_embd, bias=config.bias)
@@ -580,9 +557,7 @@ class GPT(nn.Module):
 
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
-        for name, p in self.named_parameters():
-            if name.startswith("pos."):
-                continue
+        for name, p in self.transformer.named_parameters():
             if p.dim() == 2:
                 share = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
                 nn.init.normal_(p, std=INIT_STD / math.sqrt(share), generator=generator)
@@ -639,9 +614,8 @@ class GPT(nn.Module):
         return x, list(zip(self.transformer.h, positions, windows, strict=True))
 
     def hidden(self, idx, cache=None, last=None, positions=None):
-        """The final hidden states (B, last, C) of the `last` tokens (None: all) of idx (B, T), so that a caller scores
-        only what it needs. idx follows the tokens in the cache. Without a cache, positions (T,) may have gaps but must
-        ascend. ValueError past the scheme's max_positions."""
+        """The final hidden states (B, last, C) of the `last` tokens (None: all) of idx (B, T), which follow those in
+        the cache. Without a cache, positions (T,) may have gaps but must ascend. ValueError as from `enter`."""
         assert cache is None or positions is None, "a cache counts its positions itself"
         if cache is not None and self.config.sinks:
             raise ValueError("a model with sinks has no cache: it can be evaluated, but not sampled")

@@ -38,8 +38,6 @@ class SampleConfig(Overrides):
         config.at_least(0, self, "temperature", "top_k", "seed")
         if not 1e-6 <= self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must be at least 0.000001 and at most 1")
-        if 0 < self.temperature < 1e-3:
-            raise ValueError(f"temperature={self.temperature} must be 0 (the likeliest token) or at least 0.001")
 
 
 def sample(cfg, out):
@@ -49,8 +47,11 @@ def sample(cfg, out):
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
+    elif checkpoint.tokenizer_spec:
+        tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
     else:
-        tokenizer = tokenizer_from(checkpoint.own_tokenizer_spec())
+        how = "add --tokenizer=gpt2, or data:NAME for that of a text"
+        raise ValueError(f"{checkpoint.path} carries no tokenizer: {how}")
     prompt = cfg.start
     if prompt.startswith("FILE:"):
         prompt = Path(prompt.removeprefix("FILE:")).read_bytes().decode()

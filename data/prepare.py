@@ -28,7 +28,7 @@ import numpy as np
 import config
 import data
 from data.texts import find_text
-from data.tokenizers import is_trained, make_tokenizer, named_tokenizer
+from data.tokenizers import make_tokenizer, named_tokenizer
 from run.files import locked, making
 from run.script import script
 
@@ -100,7 +100,8 @@ def main(argv):
     if odd := given.keys() - {*text.flags}:
         raise ValueError(f"--{min(odd)} has no meaning for {' '.join(names)}")
     kind = cfg.tokenizer or text.tokenizer
-    tokenizer = None if is_trained(kind) else named_tokenizer(kind)
+    is_trained = kind == "char" or kind.startswith("bpe:")
+    tokenizer = None if is_trained else named_tokenizer(kind)
     name = text.dataset
     if name and kind != text.tokenizer:
         name = f"{name.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # sympy_bpe1024

@@ -160,11 +160,6 @@ def named_tokenizer(name):
     return HuggingFaceTokenizer(Path(name).read_text(encoding="utf-8"))
 
 
-def is_trained(name):
-    """Whether --tokenizer=NAME is made from the text."""
-    return name == "char" or name.startswith("bpe:")
-
-
 def make_tokenizer(name, texts):
     """The tokenizer that --tokenizer=char or bpe:N asks for; texts(split) yields the texts of a split. char: every
     character of them. bpe:N: trained on the training texts, N ids with <|endoftext|>."""

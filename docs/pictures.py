@@ -32,8 +32,8 @@ def curves(axes, named, first=0, **labels):
 
 def draw_sinusoidal():
     figure, panels = figure_of(2, "Sinusoidal table: sines and cosines, from fast to slow")
-    scheme = GPT(GPTConfig(**BASELINE, pos_scheme="sinusoidal")).pos
-    table = scheme.embed(torch.zeros(1, 1024, 128), torch.arange(1024))[0] / scheme.amplitude
+    scheme = GPT(GPTConfig(**BASELINE, pos_scheme="sinusoidal", sinusoidal_size=0.5**0.5)).pos
+    table = scheme.embed(torch.zeros(1, 1024, 128), torch.arange(1024))[0]
     for axes, values in zip(panels, (table[:50, :64], table), strict=True):
         image = axes.imshow(values.numpy(), aspect="auto", cmap="cividis", interpolation="nearest", vmin=-1, vmax=1)
         axes.set(xlabel="channel", ylabel="position")

@@ -34,11 +34,6 @@ def scheme_styles(schemes):
     return styles
 
 
-def plain(text):
-    """A text that matplotlib draws as it is, without a formula between dollars."""
-    return text.replace("$", r"\$").encode(errors="replace").decode()
-
-
 def mark_training_length(axes, *lengths):
     for n in sorted(set(lengths)):
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 
 from evaluation.kept import KeptRun
-from evaluation.pictures import figure_of, label_ends, mark_training_length, plain, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.protocols import within
 from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estimate
 
@@ -135,7 +135,7 @@ def draw(protocol, results, words):
     """The picture: for each panel a line with a band per result, and a thin line per seed. Its title has `words`. Kept
     lines beside other runs are thin and have neither."""
     shown, n = protocol.shown(), len(protocol.panels)
-    title = plain(f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}")
+    title = f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}"
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
     labels, kept = [], {name for name, result in results.items() if result["kept"]}
@@ -149,7 +149,7 @@ def draw(protocol, results, words):
             rows = {n: row for n, row in result["rows"].items() if n in shown and key in (row or {})}
             x = np.array(list(rows)) * protocol.apart ** (i - (len(results) - 1) / 2)
             is_whole = shown[-1] in rows
-            label = plain(name if is_whole else f"{name} (undefined past {max(rows, default=0):,})")
+            label = name if is_whole else f"{name} (undefined past {max(rows, default=0):,})"
             ends.append((label, style["color"], (x[-1], rows[shown[-1]][key]) if is_whole else None))
             axes.plot(x, [row[key] for row in rows.values()], **style)
             if name in thin:

@@ -128,12 +128,6 @@ class Checkpoint:
             other = f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds"
             raise ValueError(f"{other}; to use that text anyway, name it: --dataset={dataset.name}")
 
-    def own_tokenizer_spec(self):
-        """The spec of the tokenizer that the model was trained with. ValueError if it is unknown."""
-        if self.tokenizer_spec is None:
-            raise ValueError(f"{self.path} carries no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
-        return self.tokenizer_spec
-
     def dataset_name(self, named=""):
         """The dataset `named` or, by default, the one that the model was trained on."""
         if not (named or self.settings):

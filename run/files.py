@@ -9,24 +9,20 @@ import shutil
 from filelock import FileLock, Timeout
 
 
-def temporary(path):
-    """The name under which `path` is written. One fixed name is enough, because the writer holds the folder's lock."""
-    return path.with_name(f".{path.name}.tmp")
-
-
 @contextlib.contextmanager
 def replacing(path):
     """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.tmp")  # a fixed name is enough: the writer holds the folder's lock
     try:
-        with open(temporary(path), "wb") as f:
+        with open(partial, "wb") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())
-        os.replace(temporary(path), path)
+        os.replace(partial, path)
     finally:
-        temporary(path).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def write(path, content):
@@ -38,7 +34,7 @@ def write(path, content):
 @contextlib.contextmanager
 def making(path):
     """A new empty folder, to be renamed to `path` or emptied by the caller; deleted at the end of the block."""
-    folder = temporary(path)
+    folder = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
     folder.mkdir(parents=True)
     try:

@@ -43,9 +43,10 @@ class RunLog:
         metrics, rows = self.folder / "metrics.jsonl", read_metrics(self.folder) if segment else []
         kept = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
         files.write(metrics, kept)
+        resumed = f"-r{segment}" if segment else ""
         names = {
             "project": cfg.wandb_project, "group": cfg.wandb_group or Path(cfg.dataset).name, "job_type": "train",
-            "id": f"{self.folder.name}-{stamp()}" + (f"-r{segment}" if segment else ""),  # wandb ids are never reused
+            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}{resumed}",  # wandb ids are never reused
             "config": dataclasses.asdict(cfg),
         }  # fmt: skip
         axes, followed = {"train": "step", "val": "step"}, (str(metrics), len(kept), {})
@@ -137,11 +138,6 @@ class Pace:
 def format_seconds(seconds):
     minutes, s = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{s:02}" if minutes >= 60 else f"{minutes}:{s:02}"
-
-
-def stamp():
-    """The time, to make an id that is used once."""
-    return time.strftime("%Y%m%d-%H%M%S")
 
 
 def start_wandb(mode, axes, names, runs):

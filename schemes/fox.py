@@ -32,13 +32,12 @@ class FoX(PositionScheme, name="fox"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.first_b = self.own_options(config)["b"]
         self.w = nn.Parameter(torch.empty(config.n_layer, config.n_head, config.n_embd))
         self.b = nn.Parameter(torch.empty(config.n_layer, config.n_head))
 
     def init_weights(self, generator):
-        nn.init.normal_(self.w, std=self.init_std, generator=generator)
-        nn.init.constant_(self.b, self.first_b)
+        nn.init.normal_(self.w, std=self.config.pos_init, generator=generator)
+        nn.init.constant_(self.b, self.own_options(self.config)["b"])
 
     def rotate(self, q, k, x, prepared, layer, past):
         wide = torch.promote_types(x.dtype, torch.float32)

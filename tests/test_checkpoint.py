@@ -82,9 +82,7 @@ def older_than_options(content):
         ("rope", {}, older_than_options),
     ],
 )
-def test_runs_older_than_a_setting_are_the_same_experiment_and_resume(
-    scheme, settings, older, trained, tmp_path, capsys
-):
+def test_older_runs_are_the_same_experiment_and_resume(scheme, settings, older, trained, tmp_path, capsys):
     run = trained(scheme, **settings)
     new, old = load_checkpoint(run), load_checkpoint(changed(run, tmp_path / "r", older))
     assert (old.config, old.hash, old.experiment) == (new.config, new.hash, new.experiment)

@@ -111,7 +111,6 @@ def test_a_chapter_is_a_document(monkeypatch):
         (["{tmp}/binary"], "is not UTF-8 text"),
         (["{tmp}/binary", "--name="], "needs a name: --name=NAME"),
         ([], "which text. Name one: python -m data.prepare sympy"),
-        (["{tmp}/texts", "--overwrit"], "unknown key --overwrit: did you mean --overwrite"),
     ],
 )
 def test_mistakes_in_preparation_write_nothing(tmp_path, args, message, dataset, monkeypatch):

@@ -171,12 +171,8 @@ def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path, monkeypatch):
             keep(run, more=more)
     monkeypatch.undo()
     assert keep(paths[2]) == (name, seeds, losses)
-    for changed in (
-        ["--window=8"],
-        ["--max_position=300"],
-        ["--rope_scaling=yarn", "--window=8"],
-    ):  # other measurements
-        E.main([str(paths[0]), *flags(tmp_path), *changed, f"--keep={tmp_path}/kept"])
+    for changed in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"]):
+        E.main([str(paths[0]), *flags(tmp_path), *changed, f"--keep={tmp_path}/kept"])  # other measurements
     names = {"mine.npz", "mine-window8.npz", "mine-max_position300.npz", "mine-window8-yarn.npz"}
     assert {path.name for path in (tmp_path / "kept").iterdir()} == names
     with np.load(tmp_path / "kept" / name) as line:

@@ -53,7 +53,7 @@ def test_checkpoints(trained, tmp_path):
     def use():
         loaded = load_checkpoint(path)
         loaded.model(torch.device("cpu"))
-        tokenizer_from(loaded.own_tokenizer_spec())
+        tokenizer_from(loaded.tokenizer_spec)
         Origin({"resume": True, "out_dir": path.parent}).settings(TrainConfig)
 
     refused = [

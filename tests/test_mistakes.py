@@ -34,7 +34,6 @@ MISTAKES = [
     (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
     (train.main, "--pos_scheme=rope --rope_fraction=.1", "rope_fraction=0.1 must be at most 1, and turn one of 4 pairs"),
     (train.main, "--init_from={rope} --n_head=4", "best.pt has n_head=2: its heads cannot be regrouped"),
-    (train.main, "--pos_scheme=rope --rope_theta=0", "rope_theta=0.0 must be above 0"),
     (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "the head size n_embd/n_head = 6/2 = 3 must be even"),
     (train.main, "--pos_scheme=sinusoidal --n_embd=15 --n_head=3", "n_embd=15 must be even"),
     (train.main, "--n_embd=10 --n_head=4", "n_embd=10 must be a multiple of n_head=4"),

@@ -14,13 +14,8 @@ import model
 import train
 
 PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/speed.md")}
-COMMANDS = [
-    line
-    for page in PAGES.values()
-    for block in re.findall(r"```sh\n(.*?)```", page, re.S)
-    for line in block.splitlines()
-    if line.strip()
-]
+BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES.values()), re.S)
+COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
 MODEL = "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
 SIZES = {  # flags that make a script's commands quick
     "eval_length": ["--blocks=4", "--device=cpu"],

@@ -103,9 +103,8 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole()
         change = planted(dataset.tokenizer.encode(SIGNS), np.full(50, distance))
         for i, row in enumerate(window):
             change(row, i)
-        for old, new in zip(
-            *([dataset.tokenizer.decode_bytes(r).decode() for r in w.tolist()] for w in (before, window)), strict=True
-        ):
+        texts = ([dataset.tokenizer.decode_bytes(row).decode() for row in w.tolist()] for w in (before, window))
+        for old, new in zip(*texts, strict=True):
             question = new[-2:]
             assert question == old[-2:] and new.count(question[0]) == 2 == new.count(question)
             assert new.index(question) == length + 1 - 4 - distance

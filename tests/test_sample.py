@@ -66,7 +66,7 @@ def test_ids_that_pad_the_vocabulary_are_never_drawn():
 
 
 def test_a_character_split_across_tokens_is_printed_whole(runs, monkeypatch):
-    tokenizer = tokenizer_from(load_checkpoint(runs["rope"]).own_tokenizer_spec())
+    tokenizer = tokenizer_from(load_checkpoint(runs["rope"]).tokenizer_spec)
     text = "🙂é中"
     ids = tokenizer.encode(text)
     assert len(ids) > len(text)

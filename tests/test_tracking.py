@@ -14,6 +14,7 @@ from run.checkpoint import load_checkpoint
 from run.tracking import Pace, format_seconds, publish, read_metrics
 
 ARGUMENTS = {"train": "step"}, {"project": "p", "group": "g", "id": "id", "job_type": "train", "config": {"a": 1}}
+CHARTS = "charts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/"
 FAKE = """
 import json, os, time
 from types import SimpleNamespace as Settings
@@ -68,11 +69,7 @@ def is_alive(pid):
 def test_wandb_gets_the_rows_of_this_call_also_when_it_resumes(tiny, fake, capfd):
     train.main([*tiny, f"--out_dir={fake}/r", "--max_iters=3"])
     assert [row["step"] for row in logged(fake)] == [0, 3] and logged(fake)[1].keys() > {"train/loss", "val/loss"}
-    out = capfd.readouterr().out
-    assert (
-        "\ncharts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*r-"
-        in out
-    )
+    assert f"\n{CHARTS}*r-" in capfd.readouterr().out
     (fake / "logged").unlink()
     train.main(["--resume", f"--out_dir={fake}/r", "--max_iters=6", "--log_interval=1"])
     assert [row["step"] for row in logged(fake)] == [4, 5, 6]
@@ -94,9 +91,7 @@ def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_f
         modes = [line.rsplit(" ", 1)[0] for line in (fake / "modes").read_text().splitlines()]
         return modes, capfd.readouterr()
 
-    charts = (
-        "charts    wandb leet wandb   (Ctrl-A, then y, shows all runs in one chart)\nupload    wandb sync wandb/*id*\n"
-    )
+    charts = f"{CHARTS}*id*\n"
     assert said() == (["offline a-id"], (charts, ""))
     assert said("ab") == (["offline a-id", "offline b-id"], (charts, ""))
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
