@@ -17,24 +17,24 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK, RUNS = ROOT / "benchmark", ROOT / "benchmark" / "runs.csv"
 SEED = 1337  # of the bootstrap, as eval_length.py has it
 SETTINGS = {  # folder -> in words
-    ".": "baseline", "prose": "prose (King James Bible)", "adamw": "AdamW", "stdlib/baseline": "Python's library",
-    "stdlib/steps": "… four times the steps", "stdlib/t64": "… trained at 64 tokens",
-    "stdlib/t256": "… trained at 256 tokens", "stdlib/w64": "… 64 channels", "stdlib/w256": "… 256 channels",
-    "stdlib/bpe": "… BPE tokens",
+    ".": "baseline", "steps": "four times the steps", "prose": "prose (King James Bible)", "adamw": "AdamW",
+    "stdlib/baseline": "Python's library", "stdlib/steps": "… four times the steps",
+    "stdlib/t64": "… trained at 64 tokens", "stdlib/t256": "… trained at 256 tokens",
+    "stdlib/w64": "… 64 channels", "stdlib/w256": "… 256 channels", "stdlib/bpe": "… BPE tokens",
 }  # fmt: skip
 
 
 class Line:
     """The runs of one scheme in one setting, which differ in their seed only: `losses`, {length in multiples of the
-    training length: (seeds, blocks)}, and the `ends` and `documents` of the blocks."""
+    training length, or of `unit`: (seeds, blocks)}, and the `ends` and `documents` of the blocks."""
 
-    def __init__(self, path):
+    def __init__(self, path, unit=None):
         with np.load(path) as arrays:
-            trained = json.loads(str(arrays["about"]))["settings"]["block_size"]
+            self.unit = unit or json.loads(str(arrays["about"]))["settings"]["block_size"]
             lengths = sorted(int(name) for name in arrays if name.isdecimal())
-            self.losses = {n / trained: arrays[str(n)].astype(float) for n in lengths}
+            self.losses = {n / self.unit: arrays[str(n)].astype(float) for n in lengths}
             self.ends, self.documents = arrays["ends"], arrays["documents"]
-            self.seeds = len(arrays[str(trained)])
+            self.seeds = len(arrays[str(lengths[0])])
 
 
 def lines(folder, names=""):
@@ -48,11 +48,14 @@ def lines(folder, names=""):
 
 def value(expression, folder=".", p=0.05):
     """(mean, half-width, seeds) of  rope@16, a line's loss at 16 times its training length, of  Δrope@16, or of a
-    difference,  t5 - alibi@8;  @4,8 is the mean of both. The half-width is that of a band for single seeds, of an
-    interval for several, at 1 − p, and NaN for a mixture. ValueError for lines that were scored at different places."""
+    difference,  t5 - alibi@8, at 8 times the training length of the last;  @4,8 is the mean of both. The half-width is
+    that of a band for single seeds, of an interval for several, at 1 − p, and NaN for a mixture. ValueError for lines
+    that were scored at different places."""
     names, _, multiples = expression.rpartition("@")
     names, multiples = names.split(" - "), [float(n) for n in multiples.split(",")]
-    found = {name: Line(BENCHMARK / folder / f"{name.strip('Δ')}.npz") for name in names}
+    paths = {name: BENCHMARK / folder / f"{name.strip('Δ')}.npz" for name in names}
+    unit = Line(paths[names[-1]]).unit
+    found = {name: Line(path, unit) for name, path in paths.items()}
     if any(not np.array_equal(line.ends, found[names[0]].ends) for line in found.values()):
         raise ValueError(f"{expression}: these lines were scored at different places")
     common = [n for n in found[names[0]].losses if all(n in line.losses for line in found.values())]

@@ -3,6 +3,7 @@
 A table stands in its page below the call that draws it, such as <!-- deltas stdlib/baseline 2,16 -->.
 """
 
+import contextlib
 import re
 
 import numpy as np
@@ -55,10 +56,8 @@ def pairs(folder, multiple, names=""):
 
 def differences(*expressions):
     """The values of single expressions."""
-    rows = []
-    for expression in expressions:
-        mean, width, seeds = value(expression)
-        rows.append([f"`{expression}`", str(seeds), signed(mean, width)])
+    found = {expression: value(expression) for expression in expressions}
+    rows = [[f"`{expression}`", str(cell[2]), signed(*cell)] for expression, cell in found.items()]
     return markdown(["", "seeds", "nats"], rows)
 
 
@@ -67,7 +66,10 @@ def grid(*expressions):
     that are significant for all its settings of several seeds together (Holm 1979)."""
     columns = []
     for expression in expressions:
-        found, stars = {folder: value(expression, folder) for folder in SETTINGS}, set()
+        found, stars = {}, set()
+        for folder in SETTINGS:
+            with contextlib.suppress(FileNotFoundError):  # not measured there
+                found[folder] = value(expression, folder)
         several = [folder for folder, (*_, seeds) in found.items() if seeds > 1 and " - " in expression]
         clearest_first = sorted(several, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
         for i, folder in enumerate(clearest_first):
@@ -75,24 +77,25 @@ def grid(*expressions):
             if abs(mean) < width:
                 break
             stars.add(folder)
-        columns.append([f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()])
-    rows = zip(SETTINGS.values(), *columns, strict=True)
-    return markdown(["", *(f"`{expression}`" for expression in expressions)], rows)
+        cells = {at: f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()}
+        columns.append([cells.get(folder, "—") for folder in SETTINGS])
+    head = ["", *(f"`{expression}`" for expression in expressions)]
+    return markdown(head, zip(SETTINGS.values(), *columns, strict=True))
 
 
 def models(name):
     """Δ at 16× of each model of a line in every setting, and how many of them stay below 0.05 by their own bands."""
     rows, total = [], np.zeros(3, int)
     for folder, words in SETTINGS.items():
-        line = Line(BENCHMARK / folder / f"{name}.npz")
+        line = lines(folder, name)[name]
         changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
         ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
         flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
         counts = np.array([flat.sum(), (below & ~flat).sum(), (~below).sum()])
         rows.append([words, *map(str, counts), ", ".join(f"{mean:+.2f}" for mean in sorted(ends[:, 0]))])
         total += counts
-    head = ["", "entire band below 0.05", "only the mean", "mean above", f"Δ of `{name}` at 16×"]
-    return markdown(head, [*rows, ["all", *map(str, total), ""]])
+    rows.append(["all", *map(str, total), ""])
+    return markdown(["", "entire band below 0.05", "only the mean", "mean above", f"Δ of `{name}` at 16×"], rows)
 
 
 def recall():
