@@ -83,19 +83,20 @@ def grid(*expressions):
     return markdown(head, zip(SETTINGS.values(), *columns, strict=True))
 
 
-def models(name):
-    """Δ at 16× of each model of a line in every setting, and how many of them stay below 0.05 by their own bands."""
-    rows, total = [], np.zeros(3, int)
-    for folder, words in SETTINGS.items():
-        line = lines(folder, name)[name]
-        changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
-        ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
-        flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
-        counts = np.array([flat.sum(), (below & ~flat).sum(), (~below).sum()])
-        rows.append([words, *map(str, counts), ", ".join(f"{mean:+.2f}" for mean in sorted(ends[:, 0]))])
-        total += counts
-    rows.append(["all", *map(str, total), ""])
-    return markdown(["", "entire band below 0.05", "only the mean", "mean above", f"Δ of `{name}` at 16×"], rows)
+def models(names):
+    """How many models of each line are flat, nearly flat, or neither by their own bands at 16×, and the largest Δ."""
+    columns, names = [], names.split(",")
+    for name in names:
+        found = {}
+        for folder in SETTINGS:
+            with contextlib.suppress(FileNotFoundError):  # not measured there
+                line = lines(folder, name)[name]
+                changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
+                ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
+                flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
+                found[folder] = f"{flat.sum()} / {(below & ~flat).sum()} / {(~below).sum()} ({ends[:, 0].max():+.2f})"
+        columns.append([found.get(folder, "—") for folder in SETTINGS])
+    return markdown(["", *(f"`{name}`" for name in names)], zip(SETTINGS.values(), *columns, strict=True))
 
 
 def recall():
