@@ -22,5 +22,5 @@ def test_attention_is_timed_at_lengths_and_its_memory_grows(monkeypatch, capsys)
     rows = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines()[2:]]
     measured = {(name, int(n)): [float(number) for number in numbers] for name, n, *numbers in rows}
     for name, slow, fast in (("none", 8, 64), ("t5", 64, 2048)):  # growth over 32 times the length
-        time, alone, step = (long / short for short, long in zip(measured[name, 16], measured[name, 512], strict=True))
-        assert time > 1 and slow < alone < fast and slow < step < fast
+        _, alone, step = (long / short for short, long in zip(measured[name, 16], measured[name, 512], strict=True))
+        assert slow < alone < fast and slow < step < fast  # not the time: it depends on what else the machine does
