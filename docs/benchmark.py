@@ -3,6 +3,7 @@
 With run folders, adds their tuning losses to that list:  python -m docs.benchmark out/*/*
 """
 
+import contextlib
 import csv
 import json
 import sys
@@ -26,22 +27,22 @@ SETTINGS = {  # folder -> in words
 
 class Line:
     """The runs of one scheme in one setting, which differ in their seed only: `losses`, {length in multiples of the
-    training length, or of `unit`: (seeds, blocks)}, and the `ends` and `documents` of the blocks."""
+    training length: (seeds, blocks)}, and the `ends` and `documents` of the blocks."""
 
-    def __init__(self, path, unit=None):
-        with np.load(path) as arrays:
-            self.unit = unit or json.loads(str(arrays["about"]))["settings"]["block_size"]
+    def __init__(self, folder, name):
+        with np.load(BENCHMARK / folder / f"{name}.npz") as arrays:
+            self.trained = json.loads(str(arrays["about"]))["settings"]["block_size"]
             lengths = sorted(int(name) for name in arrays if name.isdecimal())
-            self.losses = {n / self.unit: arrays[str(n)].astype(float) for n in lengths}
+            self.losses = {n / self.trained: arrays[str(n)].astype(float) for n in lengths}
             self.ends, self.documents = arrays["ends"], arrays["documents"]
-            self.seeds = len(arrays[str(lengths[0])])
+            self.seeds = len(arrays[str(self.trained)])
 
 
 def lines(folder, names=""):
     """{name: Line} of a folder of benchmark/, or of those in a list of names, a,b,c. The lowest loss at the longest
     length comes first, undefined ones last."""
     named = names.split(",") if names else [path.stem for path in (BENCHMARK / folder).glob("*.npz")]
-    found = {name: Line(BENCHMARK / folder / f"{name}.npz") for name in named}
+    found = {name: Line(folder, name) for name in named}
     last = max(max(line.losses) for line in found.values())
     return dict(sorted(found.items(), key=lambda item: item[1].losses.get(last, np.full(1, np.inf)).mean()))
 
@@ -53,21 +54,30 @@ def value(expression, folder=".", p=0.05):
     that were scored at different places."""
     names, _, multiples = expression.rpartition("@")
     names, multiples = names.split(" - "), [float(n) for n in multiples.split(",")]
-    paths = {name: BENCHMARK / folder / f"{name.strip('Δ')}.npz" for name in names}
-    unit = Line(paths[names[-1]]).unit
-    found = {name: Line(path, unit) for name, path in paths.items()}
+    found = {name: Line(folder, name.strip("Δ")) for name in names}
+    trained = found[names[-1]].trained
+    losses = {name: {n * line.trained / trained: own for n, own in line.losses.items()} for name, line in found.items()}
     if any(not np.array_equal(line.ends, found[names[0]].ends) for line in found.values()):
         raise ValueError(f"{expression}: these lines were scored at different places")
-    common = [n for n in found[names[0]].losses if all(n in line.losses for line in found.values())]
+    common = [n for n in losses[names[0]] if all(n in own for own in losses.values())]
     groups = []
-    for name, line in found.items():
-        losses = np.stack([line.losses[n] - (line.losses[1] if "Δ" in name else 0) for n in common], axis=-1)
-        groups.append(losses if name == names[0] else -losses)
+    for name, own in losses.items():
+        values = np.stack([own[n] - (own[1] if "Δ" in name else 0) for n in common], axis=-1)
+        groups.append(values if name == names[0] else -values)
     if len(multiples) > 1:
-        groups = [losses[..., [common.index(n) for n in multiples]].mean(axis=-1, keepdims=True) for losses in groups]
-    means, widths, _ = estimate(groups, line.documents, SEED, p)
+        groups = [values[..., [common.index(n) for n in multiples]].mean(axis=-1, keepdims=True) for values in groups]
+    means, widths, _ = estimate(groups, found[names[0]].documents, SEED, p)
     i, seeds = common.index(multiples[0]) if len(multiples) == 1 else 0, {line.seeds for line in found.values()}
     return means[i], np.nan if 1 in seeds and len(seeds) > 1 else widths[i], min(seeds)
+
+
+def by_setting(measure):
+    """{folder: what `measure` returns for it} of the settings where its lines were measured."""
+    found = {}
+    for folder in SETTINGS:
+        with contextlib.suppress(FileNotFoundError):
+            found[folder] = measure(folder)
+    return found
 
 
 def read_runs():

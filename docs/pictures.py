@@ -4,13 +4,14 @@ T5's bias and the mean scores are those of the folders that have the name of a s
 docs/evidence.md, `recall`, `seeing` and `settings`, are drawn from benchmark/.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import data
-from docs.benchmark import BENCHMARK, SETTINGS, lines, value
+from docs.benchmark import SETTINGS, by_setting, lines, value
 from evaluation.attention import attention_scores
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.protocols import doublings
@@ -114,11 +115,11 @@ def draw_settings(multiple=16):
     figure, (axes,) = figure_of(1, f"Δ at {multiple} times the training length (nats)", width=10, height=5)
     names = ("alibi", "fox5", "transformer_xl", "rope_nope", "t5", "scale_invariant", "none", "rope", "sinusoidal")
     values = np.full((len(SETTINGS), len(names)), np.nan)
-    for i, folder in enumerate(SETTINGS):
-        for j, name in enumerate(names):
-            if (BENCHMARK / folder / f"{name}.npz").exists():
-                values[i, j] = delta = value(f"Δ{name}@{multiple}", folder)[0]
-                axes.text(j, i, f"{delta:+.2f}", ha="center", va="center", color="black" if delta > 1 else "white")
+    for j, name in enumerate(names):
+        for folder, (delta, *_) in by_setting(partial(value, f"Δ{name}@{multiple}")).items():
+            i = list(SETTINGS).index(folder)
+            values[i, j] = delta
+            axes.text(j, i, f"{delta:+.2f}", ha="center", va="center", color="black" if delta > 1 else "white")
     axes.imshow(values, aspect="auto", cmap="cividis", norm="symlog")
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.set_yticks(range(len(SETTINGS)), SETTINGS.values())

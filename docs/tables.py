@@ -3,12 +3,12 @@
 A table stands in its page below the call that draws it, such as <!-- deltas stdlib/baseline 2,16 -->.
 """
 
-import contextlib
 import re
+from functools import partial
 
 import numpy as np
 
-from docs.benchmark import BENCHMARK, ROOT, SEED, SETTINGS, Line, lines, read_runs, value
+from docs.benchmark import ROOT, SEED, SETTINGS, Line, by_setting, lines, read_runs, value
 from evaluation.statistics import by_document, contrasts, mean_intervals, text_bands
 
 PAGES = ("README.md", "docs/which-scheme.md", "docs/evidence.md", "docs/method.md", "docs/replications.md")
@@ -56,20 +56,25 @@ def pairs(folder, multiple, names=""):
 
 def differences(*expressions):
     """The values of single expressions."""
-    found = {expression: value(expression) for expression in expressions}
-    rows = [[f"`{expression}`", str(cell[2]), signed(*cell)] for expression, cell in found.items()]
+    rows = []
+    for expression in expressions:
+        mean, width, seeds = value(expression)
+        rows.append([f"`{expression}`", str(seeds), signed(mean, width)])
     return markdown(["", "seeds", "nats"], rows)
+
+
+def settings_table(columns):
+    """A table of {head: {folder: cell}} with a line for each setting, and a dash where it was not measured."""
+    cells = [[column.get(folder, "—") for folder in SETTINGS] for column in columns.values()]
+    return markdown(["", *(f"`{head}`" for head in columns)], zip(SETTINGS.values(), *cells, strict=True))
 
 
 def grid(*expressions):
     """The values of expressions in every setting, with the number of seeds. A star marks the differences of a column
     that are significant for all its settings of several seeds together (Holm 1979)."""
-    columns = []
+    columns = {}
     for expression in expressions:
-        found, stars = {}, set()
-        for folder in SETTINGS:
-            with contextlib.suppress(FileNotFoundError):  # not measured there
-                found[folder] = value(expression, folder)
+        found, stars = by_setting(partial(value, expression)), set()
         several = [folder for folder, (*_, seeds) in found.items() if seeds > 1 and " - " in expression]
         clearest_first = sorted(several, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
         for i, folder in enumerate(clearest_first):
@@ -77,26 +82,21 @@ def grid(*expressions):
             if abs(mean) < width:
                 break
             stars.add(folder)
-        cells = {at: f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()}
-        columns.append([cells.get(folder, "—") for folder in SETTINGS])
-    head = ["", *(f"`{expression}`" for expression in expressions)]
-    return markdown(head, zip(SETTINGS.values(), *columns, strict=True))
+        columns[expression] = {at: f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()}
+    return settings_table(columns)
 
 
 def models(names):
     """How many models of each line are flat, nearly flat, or neither by their own bands at 16×, and the largest Δ."""
-    columns, names = [], names.split(",")
-    for name in names:
-        found = {}
-        for folder in SETTINGS:
-            with contextlib.suppress(FileNotFoundError):  # not measured there
-                line = lines(folder, name)[name]
-                changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
-                ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
-                flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
-                found[folder] = f"{flat.sum()} / {(below & ~flat).sum()} / {(~below).sum()} ({ends[:, 0].max():+.2f})"
-        columns.append([found.get(folder, "—") for folder in SETTINGS])
-    return markdown(["", *(f"`{name}`" for name in names)], zip(SETTINGS.values(), *columns, strict=True))
+
+    def counts(name, folder):
+        line = Line(folder, name)
+        changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
+        ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
+        flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
+        return f"{flat.sum()} / {(below & ~flat).sum()} / {(~below).sum()} ({ends[:, 0].max():+.2f})"
+
+    return settings_table({name: by_setting(partial(counts, name)) for name in names.split(",")})
 
 
 def recall():
@@ -127,7 +127,7 @@ def cards(*given):
 
 def worked(name, n):
     """An example of a band and of an interval, in words."""
-    line = Line(BENCHMARK / f"{name}.npz")
+    line = Line(".", name)
     i, files = list(line.losses).index(float(n)), len(np.unique(line.documents))
     changes = np.stack([losses - line.losses[1] for losses in line.losses.values()], axis=-1)
     own, band = (values[i] for values in text_bands(changes[0], line.documents, SEED))
