@@ -32,6 +32,7 @@ for seed in "$@"; do
     rates) for name in $classics $newer; do for factor in 0.5 2; do rate "$name" "$seed" "$factor"; done; done ;;
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --max_iters=3400; done ;;
+    time) for name in alibi fox5 rope_nope; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
     adamw) for name in $classics fox5 scale_invariant; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
