@@ -77,12 +77,12 @@ def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path
     import schemes
 
     example = re.search(r"```python\n(.*?)```", PAGES["README.md"], re.S)[1]
-    (tmp_path / "mine.py").write_text(example)
+    (tmp_path / "example.py").write_text(example.replace('"mine"', '"example"'))  # the reader may have schemes/mine.py
     monkeypatch.setattr(schemes, "__path__", [*schemes.__path__, str(tmp_path)])
-    importlib.import_module("schemes.mine")
-    train.main(["--pos_scheme=mine", f"--dataset={dataset}", *MODEL.split(), f"--out_dir={tmp_path}/mine"])
-    assert (tmp_path / "mine" / "best.pt").exists()
-    del model.SCHEMES["mine"]
+    importlib.import_module("schemes.example")
+    train.main(["--pos_scheme=example", f"--dataset={dataset}", *MODEL.split(), f"--out_dir={tmp_path}/run"])
+    assert (tmp_path / "run" / "best.pt").exists()
+    del model.SCHEMES["example"]
 
 
 @pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
