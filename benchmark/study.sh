@@ -6,6 +6,7 @@ set -eu
 piece=$1; shift
 
 classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
+most="$classics fox5 scale_invariant"  # in other settings
 newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
@@ -31,12 +32,12 @@ for seed in "$@"; do
     baseline) for name in $classics $newer rope_window64; do run "$name" "$seed"; done ;;
     rates) for name in $classics $newer; do for factor in 0.5 2; do rate "$name" "$seed" "$factor"; done; done ;;
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
-    steps) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --max_iters=3400; done ;;
-    time) for name in alibi fox5 rope_nope; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
-    adamw) for name in $classics fox5 scale_invariant; do run "$name" "$seed" config/adamw.py; done ;;
-    prose) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=kjv_char; done ;;
-    bpe) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
-    t256) for name in $classics fox5 scale_invariant; do run "$name" "$seed" --block_size=256 --batch_size=16; done ;;
+    steps) for name in $most; do run "$name" "$seed" --max_iters=3400; done ;;
+    time) run alibi "$seed" --max_iters=1725 ;;  # as long as DAPE's 850
+    adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
+    prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;
+    bpe) for name in $most; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
+    t256) for name in $most; do run "$name" "$seed" --block_size=256 --batch_size=16; done ;;
     long) for name in rope alibi t5 rope_nope; do for n in 512 1024; do
         piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;
     *) echo "unknown piece $piece" >&2; exit 2 ;;

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from docs.benchmark import ROOT, SEED, SETTINGS, Line, by_setting, lines, read_runs, value
-from evaluation.statistics import by_document, contrasts, mean_intervals, text_bands
+from evaluation.statistics import by_document, contrasts, flatness, mean_intervals, text_bands
 
 PAGES = ("README.md", "docs/which-scheme.md", "docs/evidence.md", "docs/method.md", "docs/replications.md")
 
@@ -92,9 +92,9 @@ def models(names):
     def counts(name, folder):
         line = Line(folder, name)
         changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
-        ends = np.array([[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes])
-        flat, below = ends.sum(axis=1) < 0.05, ends[:, 0] < 0.05
-        return f"{flat.sum()} / {(below & ~flat).sum()} / {(~below).sum()} ({ends[:, 0].max():+.2f})"
+        ends = [[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes]
+        words = [flatness(*end, threshold=0.1) for end in ends]
+        return f"{words.count('flat')} / {words.count('nearly flat')} / {words.count('')} ({max(ends)[0]:+.2f})"
 
     return settings_table({name: by_setting(partial(counts, name)) for name in names.split(",")})
 

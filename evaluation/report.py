@@ -9,7 +9,7 @@ import numpy as np
 from evaluation.kept import KeptRun
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.protocols import within
-from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estimate
+from evaluation.statistics import FEWEST_DOCUMENTS, breakdown, contrasts, estimate, flatness
 
 
 def result_of(protocol, run, found):
@@ -89,14 +89,13 @@ def table(protocol, results):
 
 def verdict(protocol, result):
     """How the loss behaves past the training length, in words."""
-    row, climb = result["rows"][protocol.shown()[-1]], protocol.threshold
+    row = result["rows"][protocol.shown()[-1]]
     if not row or np.isnan(row["band"]):
         return "unknown" if row else "undefined"
     if result["L_star"]:
         return f"climbs: L* {result['L_star']:,}"
-    if row["delta"] < climb / 2:
-        return "flat" if row["delta"] + row["band"] < climb / 2 else "nearly flat"
-    return "rises" if row["delta"] > row["band"] else "undecided"
+    flat = flatness(row["delta"], row["band"], protocol.threshold)
+    return flat or ("rises" if row["delta"] > row["band"] else "undecided")
 
 
 def answer(protocol, results, losses, documents):

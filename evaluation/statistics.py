@@ -104,6 +104,13 @@ def breakdown(rows, training_length, threshold):
     return next((n for n, row in past if row["delta"] - row["band"] > threshold), None)
 
 
+def flatness(delta, band, threshold):
+    """ "flat" if Δ lies below half the threshold with its whole band, "nearly flat" if only Δ itself does, else ""."""
+    if delta < threshold / 2:
+        return "flat" if delta + band < threshold / 2 else "nearly flat"
+    return ""
+
+
 def wilson(successes, n, z=1.96):
     """Wilson's 95% interval of a proportion (Wilson 1927): (low, high)."""
     p = successes / n
