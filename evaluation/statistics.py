@@ -105,7 +105,7 @@ def breakdown(rows, training_length, threshold):
 
 
 def flatness(delta, band, threshold):
-    """ "flat" if Δ lies below half the threshold with its whole band, "nearly flat" if only Δ itself does, else ""."""
+    """'flat' if Δ lies below half the threshold with its whole band, 'nearly flat' if only Δ itself does, else ''."""
     if delta < threshold / 2:
         return "flat" if delta + band < threshold / 2 else "nearly flat"
     return ""
