@@ -19,7 +19,7 @@ BENCHMARK, RUNS = ROOT / "benchmark", ROOT / "benchmark" / "runs.csv"
 SEED = 1337  # of the bootstrap, as eval_length.py has it
 SETTINGS = {  # folder -> in words
     ".": "baseline", "steps": "four times the steps", "prose": "prose (King James Bible)", "adamw": "AdamW",
-    "bpe": "BPE tokens",
+    "bpe": "BPE tokens", "t256": "trained at 256 tokens",
     "stdlib/baseline": "Python's library", "stdlib/steps": "… four times the steps",
     "stdlib/t64": "… trained at 64 tokens", "stdlib/t256": "… trained at 256 tokens",
     "stdlib/w64": "… 64 channels", "stdlib/w256": "… 256 channels", "stdlib/bpe": "… BPE tokens",
