@@ -17,6 +17,7 @@ import data
 import eval_length
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, load_checkpoint
+from run.device import pick_device
 from run.optimizer import Optimizer, schedule
 from run.tracking import read_metrics
 from train import TrainConfig, main
@@ -284,3 +285,9 @@ def test_sampled_positions_change_the_weights_and_are_sampled_in_the_evaluation_
         eval_length.main([str(sampled), "--blocks=4", "--device=cpu", f"--results_dir={tmp_path}", *more])
     found = [json.loads(path.read_text()) for path in tmp_path.glob("length-*.json")]
     assert len({result["runs"]["sampled"]["rows"]["64"]["loss"] for result in found}) == 2
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot treat tiny floats as 0")
+def test_floats_too_small_to_be_fast_are_zero_in_all_threads():
+    pick_device("cpu")
+    assert not (torch.full((1_000_000,), 1e-39) * 1).any()
