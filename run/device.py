@@ -14,8 +14,9 @@ PATIENCE = timedelta(minutes=10)  # how long a process waits for the others befo
 
 
 def pick_device(name):
-    """'auto' is cuda, then mps, then cpu. ValueError if the named device is not available."""
-    torch.set_flush_denormal(True)  # ALiBi and FoX make many weights below 1e-38, which slow a CPU's products down
+    """'auto' is cuda, then mps, then cpu. ValueError if the named device is not available. On a CPU, floats below 1e-38
+    count as 0 from here on: ALiBi and FoX give far keys such weights, and products with them are many times slower."""
+    torch.set_flush_denormal(True)
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     available = [kind for kind, is_there in present.items() if is_there]
     try:
