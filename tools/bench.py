@@ -2,8 +2,9 @@
 
 A step is forward, backward, clipping and optimizer, on random tokens. --lengths=128,1024,8192 measures one layer's
 attention instead, forward and backward on one window of each length, and the peak memory of it and of a training step.
-With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and optimizer join in. The contenders alternate, so a
-machine whose speed drifts treats them equally. Settings that neither the model nor the optimizer reads do nothing.
+--schemes=rope,mine leaves the other schemes out. With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and
+optimizer join in. The contenders alternate, so a machine whose speed drifts treats them equally. Settings that neither
+the model nor the optimizer reads do nothing.
 """
 
 import math
@@ -37,12 +38,17 @@ class BenchConfig(TrainConfig):
     rounds: int = 20  # timed turns of each contender
     nanogpt: str = ""  # the path of a nanoGPT checkout to compare with
     lengths: str = ""  # measure attention at these lengths instead of steps: 128,1024,8192
+    schemes: str = ""  # only these schemes: rope,alibi,mine
+
+    @property
+    def chosen(self):
+        return self.schemes.split(",") if self.schemes else scheme_names()
 
 
 def contenders(cfg, device):
     """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT."""
     other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
-    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in scheme_names()}
+    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in {BASE: 0} | dict.fromkeys(cfg.chosen)}
     configs[f"{BASE}, {other}"] = replace(cfg, pos_scheme=BASE, optimizer=other)
     models = {name: GPT(own.model_config(own.vocab_size)).to(device) for name, own in configs.items()}
     found = {name: (model, Optimizer(model, configs[name])) for name, model in models.items()}
@@ -113,20 +119,20 @@ def measure(model, idx, rounds, device):
 
 def at_lengths(cfg, device, dtype):
     """Prints the time and memory of attention, and the memory of a step, at each length. Skips the lengths at which a
-    scheme might not fit into memory, as its memory may grow with the square of the length."""
+    step might need more than half of the machine's memory, as it may grow with the square of the length."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
     print(f"One window, forward and backward, {device.type}, {str(dtype)[6:]}")
     print(f"{'':20}{'length':>8}{'ms of attention':>18}{'MB of attention':>18}{'MB of a step':>15}")
-    for scheme in scheme_names():
+    for scheme in cfg.chosen:
         for n, longer in pairwise([*sorted({int(n) for n in cfg.lengths.split(",")}), 0]):
             own = replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=n)
             idx = torch.randint(cfg.vocab_size, (1, n), device=device)
             with autocast(device, dtype):
                 seconds, alone, step = measure(GPT(own).to(device), idx, cfg.rounds, device)
             print(f"{scheme:20}{n:8,}{1000 * seconds:18,.2f}{alone / 1e6:18,.2f}{step / 1e6:15,.2f}")
-            if step * (longer / n) ** 2 > memory:
+            if step * (longer / n) ** 2 > memory / 2:
                 break
 
 
