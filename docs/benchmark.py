@@ -7,11 +7,12 @@ import contextlib
 import csv
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from evaluation.statistics import estimate
+from evaluation.statistics import estimate, flatness, text_bands
 from run.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +38,18 @@ class Line:
             self.losses = {n / self.trained: arrays[str(n)].astype(float) for n in lengths}
             self.ends, self.documents = arrays["ends"], arrays["documents"]
             self.seeds = len(arrays[str(self.trained)])
+
+    def shares(self, n):
+        """The share of right answers at n times the training length: the mean, and the worst and the best run."""
+        found = self.losses[n].mean(axis=1, dtype=np.float32)  # as the answers were kept
+        return f"{found.mean():.0%} ({found.min():.0%} to {found.max():.0%})"
+
+    def flat_models(self):
+        """How many of the runs are flat, nearly flat, and neither, each by its own band, and the largest Δ."""
+        changes = np.stack([own - self.losses[1] for own in self.losses.values()], axis=-1)
+        ends = [[values[-1] for values in text_bands(own, self.documents, SEED)] for own in changes]
+        words = [flatness(*end, threshold=0.1) for end in ends]
+        return [words.count(word) for word in ("flat", "nearly flat", "")], max(ends)[0]
 
 
 def lines(folder, names=""):
@@ -79,6 +92,18 @@ def by_setting(measure):
         with contextlib.suppress(FileNotFoundError):
             found[folder] = measure(folder)
     return found
+
+
+def significant(expression):
+    """The folders of the settings in which a difference is significant for all settings of several seeds together
+    (Holm 1979)."""
+    found = {folder: cell for folder, cell in by_setting(partial(value, expression)).items() if cell[2] > 1}
+    clearest_first = sorted(found, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
+    for i, folder in enumerate(clearest_first):
+        mean, width, _ = value(expression, folder, 0.05 / (len(found) - i))
+        if abs(mean) < width:
+            return clearest_first[:i]
+    return clearest_first
 
 
 def read_runs():

@@ -5,11 +5,12 @@ A table stands in its page below the call that draws it, such as <!-- deltas std
 
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from docs.benchmark import ROOT, SEED, SETTINGS, Line, by_setting, lines, read_runs, value
-from evaluation.statistics import by_document, contrasts, flatness, mean_intervals, text_bands
+from docs.benchmark import ROOT, SEED, SETTINGS, Line, by_setting, lines, read_runs, significant, value
+from evaluation.statistics import by_document, contrasts, mean_intervals, text_bands
 
 PAGES = ("README.md", "docs/which-scheme.md", "docs/evidence.md", "docs/method.md", "docs/replications.md")
 
@@ -20,6 +21,19 @@ def markdown(head, rows):
 
 def signed(mean, width, *_):
     return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
+
+
+def choice(names):
+    """What lines of the baseline lose, the share of far facts that the same schemes find, and how many of their models
+    in the six settings on today's texts are flat, nearly flat, or neither."""
+    rows = []
+    for name, line in lines(".", names).items():
+        at = by_setting(lambda folder, name=name: Line(folder, name).flat_models()[0])
+        models = np.sum([counts for folder, counts in at.items() if "stdlib" not in folder], axis=0)
+        near, far = (f"{line.losses[n].mean():.3f}" for n in (1, 16))
+        facts, flat = Line("recall", Path(name).name).shares(8), " / ".join(map(str, models))
+        rows.append([f"`{name}`", near, signed(*value(f"Δ{name}@16")), far, facts, flat])
+    return markdown(["", "loss at 1×", "Δ at 16×", "loss at 16×", "far facts found", "flat / nearly / neither"], rows)
 
 
 def deltas(folder, multiples="2,4,8,16", names=""):
@@ -39,10 +53,9 @@ def deltas(folder, multiples="2,4,8,16", names=""):
 def pairs(folder, multiple, names=""):
     """Differences between the losses of lines with several seeds, row minus column, where significant for all pairs
     together."""
-    several = {name: line for name, line in lines(folder, names).items() if line.seeds > 1}
-    kept = {name: line for name, line in several.items() if int(multiple) in line.losses}
-    losses = {name: line.losses[int(multiple)] for name, line in kept.items()}
-    found = contrasts(losses, next(iter(kept.values())).documents, SEED)
+    kept = [(name, line) for name, line in lines(folder, names).items() if line.seeds > 1]
+    losses = {name: line.losses[int(multiple)] for name, line in kept if int(multiple) in line.losses}
+    found = contrasts(losses, kept[0][1].documents, SEED)
     names, rows = list(losses), []
     for i, row in enumerate(names[1:], start=1):
         tested = [found[column, row] for column in names[:i]]
@@ -56,10 +69,8 @@ def pairs(folder, multiple, names=""):
 
 def differences(*expressions):
     """The values of single expressions."""
-    rows = []
-    for expression in expressions:
-        mean, width, seeds = value(expression)
-        rows.append([f"`{expression}`", str(seeds), signed(mean, width)])
+    found = {expression: value(expression) for expression in expressions}
+    rows = [[f"`{expression}`", str(cell[2]), signed(*cell)] for expression, cell in found.items()]
     return markdown(["", "seeds", "nats"], rows)
 
 
@@ -70,18 +81,10 @@ def settings_table(columns):
 
 
 def grid(*expressions):
-    """The values of expressions in every setting, with the number of seeds. A star marks the differences of a column
-    that are significant for all its settings of several seeds together (Holm 1979)."""
+    """The values of expressions in every setting (seeds). A star: significant for the whole column together."""
     columns = {}
     for expression in expressions:
-        found, stars = by_setting(partial(value, expression)), set()
-        several = [folder for folder, (*_, seeds) in found.items() if seeds > 1 and " - " in expression]
-        clearest_first = sorted(several, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
-        for i, folder in enumerate(clearest_first):
-            mean, width, _ = value(expression, folder, 0.05 / (len(several) - i))
-            if abs(mean) < width:
-                break
-            stars.add(folder)
+        found, stars = by_setting(partial(value, expression)), significant(expression) if " - " in expression else ()
         columns[expression] = {at: f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()}
     return settings_table(columns)
 
@@ -90,28 +93,23 @@ def models(names):
     """How many models of each line are flat, nearly flat, or neither by their own bands at 16×, and the largest Δ."""
 
     def counts(name, folder):
-        line = Line(folder, name)
-        changes = np.stack([line.losses[n] - line.losses[1] for n in line.losses], axis=-1)
-        ends = [[values[-1] for values in text_bands(own, line.documents, SEED)] for own in changes]
-        words = [flatness(*end, threshold=0.1) for end in ends]
-        return f"{words.count('flat')} / {words.count('nearly flat')} / {words.count('')} ({max(ends)[0]:+.2f})"
+        models, largest = Line(folder, name).flat_models()
+        return f"{models[0]} / {models[1]} / {models[2]} ({largest:+.2f})"
 
     return settings_table({name: by_setting(partial(counts, name)) for name in names.split(",")})
 
 
 def recall():
-    """The share of right answers by distance: the mean over seeds, and the worst and best seed. The most come first."""
-    rows, distances = [], (64, 128, 256, 512, 1024)  # in runs that are trained at 128 tokens, and kept as float32
+    """The share of right answers by distance, in runs that are trained at 128 tokens. The most come first."""
+    rows, distances = [], (64, 128, 256, 512, 1024)
     for name, line in lines("recall").items():
-        shares = [line.losses[n / 128].mean(axis=1, dtype=np.float32) for n in distances]
-        cells = [f"{share.mean():.0%} ({share.min():.0%} to {share.max():.0%})" for share in shares]
-        rows.append([f"`{name}`", str(line.seeds), *cells])
+        rows.append([f"`{name}`", str(line.seeds), *(line.shares(n / 128) for n in distances)])
     return markdown(["", "seeds", *(f"{n:,}–{2 * n - 1:,}" for n in distances)], rows[::-1])
 
 
 def cards(*given):
-    """The outcomes of cards, each written as  number: expression < limit, with <, > or within (of zero). Of several
-    expressions, separated by semicolons, the one that is farthest from passing counts."""
+    """The outcomes of cards, written as  number: expression < limit  with <, > or within. Of several expressions,
+    separated by semicolons, the one that is farthest from passing counts."""
     rows = []
     for card in given:
         number, expressions, kind, limit = re.fullmatch(r"(\w+): (.+) (<|>|within) (\S+)", card).groups()
@@ -150,7 +148,9 @@ def rates():
     return markdown(["", "half", "once", "twice", "best minus once"], sorted(rows, key=lambda row: min(row[1:4])))
 
 
-TABLES = {draw.__name__: draw for draw in (deltas, pairs, differences, grid, models, recall, cards, worked, rates)}
+TABLES = {
+    draw.__name__: draw for draw in (choice, deltas, pairs, differences, grid, models, recall, cards, worked, rates)
+}
 
 
 def drawn(page):
