@@ -60,31 +60,37 @@ def columns(lines):
     return "\n".join(f"{first:>{left}}" + "".join(f"{text:>{wide}}" for text in texts) for first, *texts in lines)
 
 
+def side_by_side(lines):
+    """Lines of texts as one text, in parts of as many columns as the terminal has room for."""
+    wide = 2 + max(len(text) for _, *texts in lines for text in texts)
+    room = max(1, (shutil.get_terminal_size().columns - max(len(first) for first, *_ in lines)) // wide)
+    parts = [[[line[0], *line[i : i + room]] for line in lines if len(line) > i] for i in range(1, len(lines[0]), room)]
+    return "\n\n".join(columns(part) for part in parts)
+
+
 def contrast_table(protocol, found, length):
-    """What `contrasts` returned, as a triangle."""
+    """What `contrasts` returned, as a triangle whose columns have the numbers of its rows."""
     names = list(dict.fromkeys(itertools.chain(*found)))
-    lines = [["", *names[:-1]]]
-    for i, row in enumerate(names[1:], start=1):
+    lines = [["", *(str(i) for i in range(1, len(names) + 1))]]
+    for i, row in enumerate(names):
         pairs = [found[column, row] for column in names[:i]]
-        lines.append([row, *(f"{-pair['difference']:+.3f}" if pair["significant"] else "·" for pair in pairs)])
+        cells = [f"{-pair['difference']:+.3f}" if pair["significant"] else "·" for pair in pairs]
+        lines.append([f"{row} {i + 1:2}", *cells, ""])
     detectable = sorted(pair["detectable"] for pair in found.values())
     return (
         f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
-        f"(95%, for all pairs together; · means not significant).\n{columns(lines)}\n"
+        f"(95%, for all pairs together; · means not significant).\n{side_by_side(lines)}\n"
         f"Smallest differences detected in 80% of repetitions: {detectable[0]:.2f} to {detectable[-1]:.2f}.\n"
     )
 
 
 def table(protocol, results):
-    """A line for each length and a column for each run, as many columns side by side as the terminal has room for."""
+    """A line for each length and a column for each run."""
     lines = [[protocol.column, *results]]
     for n in protocol.shown():
         rows = [(result["rows"][n], n == result["training_length"]) for result in results.values()]
         lines.append([str(n), *("—" if row is None else protocol.cell(row, is_T) for row, is_T in rows)])
-    width = shutil.get_terminal_size().columns - max(len(first) for first, *_ in lines)
-    beside = max(1, width // (2 + max(len(text) for _, *texts in lines for text in texts)))
-    parts = [[[line[0], *line[i : i + beside]] for line in lines] for i in range(1, len(lines[0]), beside)]
-    return "".join(f"{columns(part)}\n\n" for part in parts)
+    return f"{side_by_side(lines)}\n\n"
 
 
 def verdict(protocol, result):

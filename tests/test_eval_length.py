@@ -266,7 +266,7 @@ def test_seeds_of_one_experiment_are_one_line_and_schemes_are_compared_over_seed
     difference, width, seen = (contrast[name] for name in ("difference", "half_width", "detectable"))
     assert difference == pytest.approx(found["rope"]["rows"]["256"]["loss"] - found["alibi"]["rows"]["256"]["loss"])
     shown = f"{-difference:+.3f}" if contrast["significant"] else "·"
-    assert out.split("loss at context 256: row")[1].splitlines()[3].split() == ["alibi", shown] and seen > width
+    assert out.split("loss at context 256: row")[1].splitlines()[4].split() == ["alibi", "2", shown] and seen > width
     assert f"{abs(difference):+.3f} ±{width:.3f}" in out.split("loss at 16 ")[1]  # to the better one
 
 
@@ -286,7 +286,7 @@ def test_holm_decides_at_least_what_bonferroni_does():
     lines = contrast_table(protocol, found, 8).splitlines()
     assert lines[0] == "loss at context 8: row − column, shown only where significant"
     shown = [f"{-found[name, 'd']['difference']:+.3f}" for name in "ab"]
-    assert lines[2].split() == ["a", "b", "c"] and lines[5].split() == ["d", *shown, "·"]
+    assert lines[2].split() == [*"1234"] and lines[6].split() == ["d", "4", *shown, "·"]
 
 
 def test_a_text_of_few_documents_has_no_band_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):
