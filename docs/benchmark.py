@@ -29,13 +29,18 @@ SETTINGS = {  # folder -> in words
 
 class Line:
     """The runs of one scheme in one setting, which differ in their seed only: `losses`, {length in multiples of the
-    training length: (seeds, blocks)}, and the `ends` and `documents` of the blocks."""
+    training length: (seeds, blocks)}, and the `ends` and `documents` of the blocks. In a line of the protocol
+    `context`, `alibi:foreign` has for losses what the true context gains over a foreign one."""
 
     def __init__(self, folder, name):
+        name, _, other = name.partition(":")
         with np.load(BENCHMARK / folder / f"{name}.npz") as arrays:
             self.trained = json.loads(str(arrays["about"]))["settings"]["block_size"]
             lengths = sorted(int(name) for name in arrays if name.isdecimal())
             self.losses = {n / self.trained: arrays[str(n)].astype(float) for n in lengths}
+            if other:
+                gains = {n: arrays[f"{other}-{n}"] - arrays[str(n)] for n in lengths if n > self.trained}
+                self.losses = {n / self.trained: gain.astype(float) for n, gain in gains.items()}
             self.ends, self.documents = arrays["ends"], arrays["documents"]
             self.seeds = len(arrays[str(self.trained)])
 

@@ -83,7 +83,7 @@ def draw_recall():
     for i, (style, (name, line)) in enumerate(zip(scheme_styles(kept), kept.items(), strict=True)):
         shares = np.stack([right.mean(axis=1) for right in line.losses.values()], axis=1)  # (seeds, distances)
         distances, mean = 128 * np.array([*line.losses]) * 1.03 ** (i - 2), shares.mean(axis=0)
-        axes.errorbar(distances, mean, [mean - shares.min(axis=0), shares.max(axis=0) - mean], **style)
+        axes.errorbar(distances, mean, [mean - shares.min(axis=0), shares.max(axis=0) - mean], elinewidth=0.6, **style)
         ends.append((name, style["color"], (distances[-1], mean[-1])))
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks := doublings(4, 1024), ticks)
@@ -99,12 +99,14 @@ def draw_seeing():
     figure, (axes,) = figure_of(1, "Flat loss against recall, at 16 times the training length", width=7, height=5)
     symlog(axes)
     answers = dict(sorted(lines("recall").items()))
-    for name, style in zip(answers, scheme_styles(answers), strict=True):
+    for i, (name, style) in enumerate(zip(answers, scheme_styles(answers), strict=True)):
         shares, (delta, width, _) = answers[name].losses[8].mean(axis=1), value(f"Δ{name}@16")
         spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
         axes.errorbar(shares.mean(), delta, width, spread, **style | {"linestyle": "none"})
-        axes.annotate(name, (shares.mean(), delta), (6, 6), textcoords="offset points", color=style["color"])
-    axes.margins(x=0.15)
+        offset, side = (((6, 6), "left"), ((-6, -13), "right"))[i % 2]  # neighbours' names on different sides
+        text = dict(textcoords="offset points", ha=side, color=style["color"])
+        axes.annotate(name, (shares.mean(), delta), offset, **text)
+    axes.margins(x=0.2)
     axes.set(xlabel="right answers in recall (and the range of the seeds)", ylabel="Δ on text (nats; 95% interval)")
     axes.grid(alpha=0.25)
     return figure

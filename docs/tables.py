@@ -31,7 +31,7 @@ def choice(names):
         at = by_setting(lambda folder, name=name: Line(folder, name).flat_models()[0])
         models = np.sum([counts for folder, counts in at.items() if "stdlib" not in folder], axis=0)
         near, far = (f"{line.losses[n].mean():.3f}" for n in (1, 16))
-        facts, flat = Line("recall", Path(name).name).shares(8), " / ".join(map(str, models))
+        facts, flat = Line(Path(name).parent / "recall", Path(name).name).shares(8), " / ".join(map(str, models))
         rows.append([f"`{name}`", near, signed(*value(f"Δ{name}@16")), far, facts, flat])
     return markdown(["", "loss at 1×", "Δ at 16×", "loss at 16×", "far facts found", "flat / nearly / neither"], rows)
 
