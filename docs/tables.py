@@ -71,7 +71,7 @@ def differences(*expressions):
     """The values of single expressions."""
     found = {expression: value(expression) for expression in expressions}
     rows = [[f"`{expression}`", str(cell[2]), signed(*cell)] for expression, cell in found.items()]
-    return markdown(["", "seeds", "nats"], rows)
+    return markdown(["", "seeds", "found"], rows)
 
 
 def settings_table(columns):
