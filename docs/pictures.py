@@ -98,13 +98,14 @@ def draw_seeing():
     """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "Flat loss against recall, at 16 times the training length", width=7, height=5)
     symlog(axes)
-    answers = dict(sorted(lines("recall").items()))
-    for i, (name, style) in enumerate(zip(answers, scheme_styles(answers), strict=True)):
-        shares, (delta, width, _) = answers[name].losses[8].mean(axis=1), value(f"Δ{name}@16")
+    answers = lines("recall")  # the fewest right answers first, so that neighbours' names go to different sides
+    styles = dict(zip(sorted(answers), scheme_styles(sorted(answers)), strict=True))
+    for i, (name, line) in enumerate(answers.items()):
+        shares, (delta, width, _) = line.losses[8].mean(axis=1), value(f"Δ{name}@16")
         spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
-        axes.errorbar(shares.mean(), delta, width, spread, **style | {"linestyle": "none"})
-        offset, side = (((6, 6), "left"), ((-6, -13), "right"))[i % 2]  # neighbours' names on different sides
-        text = dict(textcoords="offset points", ha=side, color=style["color"])
+        axes.errorbar(shares.mean(), delta, width, spread, **styles[name] | {"linestyle": "none"})
+        offset, side = (((-6, -13), "right"), ((6, 6), "left"))[i % 2]
+        text = dict(textcoords="offset points", ha=side, color=styles[name]["color"])
         axes.annotate(name, (shares.mean(), delta), offset, **text)
     axes.margins(x=0.2)
     axes.set(xlabel="right answers in recall (and the range of the seeds)", ylabel="Δ on text (nats; 95% interval)")
