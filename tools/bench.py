@@ -48,7 +48,7 @@ class BenchConfig(TrainConfig):
 def contenders(cfg, device):
     """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT."""
     other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
-    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in {BASE: 0} | dict.fromkeys(cfg.chosen)}
+    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in dict.fromkeys([BASE, *cfg.chosen])}
     configs[f"{BASE}, {other}"] = replace(cfg, pos_scheme=BASE, optimizer=other)
     models = {name: GPT(own.model_config(own.vocab_size)).to(device) for name, own in configs.items()}
     found = {name: (model, Optimizer(model, configs[name])) for name, model in models.items()}
