@@ -7,7 +7,6 @@ import contextlib
 import csv
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +38,8 @@ class Line:
             lengths = sorted(int(name) for name in arrays if name.isdecimal())
             self.losses = {n / self.trained: arrays[str(n)].astype(float) for n in lengths}
             if other:
-                gains = {n: arrays[f"{other}-{n}"] - arrays[str(n)] for n in lengths if n > self.trained}
-                self.losses = {n / self.trained: gain.astype(float) for n, gain in gains.items()}
+                further = {n: own for n, own in self.losses.items() if n > 1}
+                self.losses = {n: arrays[f"{other}-{n * self.trained:.0f}"] - own for n, own in further.items()}
             self.ends, self.documents = arrays["ends"], arrays["documents"]
             self.seeds = len(arrays[str(self.trained)])
 
@@ -90,22 +89,22 @@ def value(expression, folder=".", p=0.05):
     return means[i], np.nan if 1 in seeds and len(seeds) > 1 else widths[i], min(seeds)
 
 
-def by_setting(measure):
+def by_setting(measure, settings=tuple(SETTINGS)):
     """{folder: what `measure` returns for it} of the settings where its lines were measured."""
     found = {}
-    for folder in SETTINGS:
+    for folder in settings:
         with contextlib.suppress(FileNotFoundError):
             found[folder] = measure(folder)
     return found
 
 
-def significant(expression):
-    """The folders of the settings in which a difference is significant for all settings of several seeds together
-    (Holm 1979)."""
-    found = {folder: cell for folder, cell in by_setting(partial(value, expression)).items() if cell[2] > 1}
-    clearest_first = sorted(found, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
+def significant(expression, found):
+    """The folders in which a difference is significant for all folders of several seeds together (Holm 1979). found:
+    {folder: value(expression, folder)}."""
+    several = [folder for folder, (*_, seeds) in found.items() if seeds > 1]
+    clearest_first = sorted(several, key=lambda folder: -abs(found[folder][0]) / found[folder][1])
     for i, folder in enumerate(clearest_first):
-        mean, width, _ = value(expression, folder, 0.05 / (len(found) - i))
+        mean, width, _ = value(expression, folder, 0.05 / (len(several) - i))
         if abs(mean) < width:
             return clearest_first[:i]
     return clearest_first

@@ -26,13 +26,12 @@ def signed(mean, width, *_):
 def choice(names):
     """What lines of the baseline lose, the share of far facts that the same schemes find, and how many of their models
     in the six settings on today's texts are flat, nearly flat, or neither."""
-    rows = []
+    rows, today = [], [folder for folder in SETTINGS if "stdlib" not in folder]
     for name, line in lines(".", names).items():
-        at = by_setting(lambda folder, name=name: Line(folder, name).flat_models()[0])
-        models = np.sum([counts for folder, counts in at.items() if "stdlib" not in folder], axis=0)
+        models = by_setting(lambda folder, name=name: np.array(Line(folder, name).flat_models()[0]), today)
         near, far = (f"{line.losses[n].mean():.3f}" for n in (1, 16))
-        facts, flat = Line(Path(name).parent / "recall", Path(name).name).shares(8), " / ".join(map(str, models))
-        rows.append([f"`{name}`", near, signed(*value(f"Δ{name}@16")), far, facts, flat])
+        facts, counts = Line(Path(name).parent / "recall", Path(name).name).shares(8), sum(models.values())
+        rows.append([f"`{name}`", near, signed(*value(f"Δ{name}@16")), far, facts, " / ".join(map(str, counts))])
     return markdown(["", "loss at 1×", "Δ at 16×", "loss at 16×", "far facts found", "flat / nearly / neither"], rows)
 
 
@@ -84,7 +83,8 @@ def grid(*expressions):
     """The values of expressions in every setting (seeds). A star: significant for the whole column together."""
     columns = {}
     for expression in expressions:
-        found, stars = by_setting(partial(value, expression)), significant(expression) if " - " in expression else ()
+        found = by_setting(partial(value, expression))
+        stars = significant(expression, found) if " - " in expression else ()
         columns[expression] = {at: f"{signed(*cell)}{'*' * (at in stars)} ({cell[2]})" for at, cell in found.items()}
     return settings_table(columns)
 
@@ -148,9 +148,7 @@ def rates():
     return markdown(["", "half", "once", "twice", "best minus once"], sorted(rows, key=lambda row: min(row[1:4])))
 
 
-TABLES = {
-    draw.__name__: draw for draw in (choice, deltas, pairs, differences, grid, models, recall, cards, worked, rates)
-}
+TABLES = {f.__name__: f for f in (choice, deltas, pairs, differences, grid, models, recall, cards, worked, rates)}
 
 
 def drawn(page):
