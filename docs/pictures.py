@@ -82,7 +82,7 @@ def draw_recall():
     kept, ends = dict(sorted(lines("recall").items())), []
     for i, (style, (name, line)) in enumerate(zip(scheme_styles(kept), kept.items(), strict=True)):
         shares = np.stack([right.mean(axis=1) for right in line.losses.values()], axis=1)  # (seeds, distances)
-        distances, mean = 128 * np.array([*line.losses]) * 1.03 ** (i - 2), shares.mean(axis=0)
+        distances, mean = 128 * np.array([*line.losses]) * 1.3 ** (i / len(kept) - 0.5), shares.mean(axis=0)
         axes.errorbar(distances, mean, [mean - shares.min(axis=0), shares.max(axis=0) - mean], elinewidth=0.6, **style)
         ends.append((name, style["color"], (distances[-1], mean[-1])))
     axes.set_xscale("log", base=2)
@@ -96,7 +96,7 @@ def draw_recall():
 
 def draw_seeing():
     """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
-    figure, (axes,) = figure_of(1, "Flat loss against recall, at 16 times the training length", width=7, height=5)
+    figure, (axes,) = figure_of(1, "Flat loss against recall, at 16 times the training length", width=7, height=6)
     symlog(axes)
     answers = lines("recall")  # the fewest right answers first, so that neighbours' names go to different sides
     styles = dict(zip(sorted(answers), scheme_styles(sorted(answers)), strict=True))
