@@ -12,6 +12,8 @@ newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 options() {  # what distinguishes a line from the baseline
   case $1 in
     rope_window64) echo "config/rope.py --window=64" ;;
+    rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
+    rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
     fox5) echo "--pos_scheme=fox --pos_options=b=5" ;;
     *) if [ -f "config/$1.py" ]; then echo "config/$1.py"; else echo "--pos_scheme=$1"; fi ;;  # with its tuned settings
   esac
@@ -40,6 +42,9 @@ for seed in "$@"; do
     t256) for name in $most; do run "$name" "$seed" --block_size=256 --batch_size=16; done ;;
     long) for name in rope alibi t5 rope_nope; do for n in 512 1024; do
         piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;
+    further) for name in rope rope_base500k rope_yarn; do  # after the baseline: 200 steps at 1,024 tokens
+        run "$name" "$seed" --init_from="out/baseline/rope-$seed" --optimizer=muon --block_size=1024 --batch_size=4 \
+          --max_iters=200; done ;;
     *) echo "unknown piece $piece" >&2; exit 2 ;;
   esac
 done
