@@ -44,7 +44,7 @@ for seed in "$@"; do
         piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;
     further) for name in rope rope_base500k rope_yarn; do  # after the baseline: 200 steps at 1,024 tokens
         run "$name" "$seed" --init_from="out/baseline/rope-$seed" --optimizer=muon --block_size=1024 --batch_size=4 \
-          --max_iters=200; done ;;
+          --max_iters=200 --learning_rate=5e-4 --muon_lr=5e-3; done ;;
     *) echo "unknown piece $piece" >&2; exit 2 ;;
   esac
 done

@@ -22,7 +22,7 @@ import torch
 from config import checked
 from model import GPTConfig
 from run import files
-from run.checkpoint import CALL_FIELDS, Checkpoint, is_whole
+from run.checkpoint import Checkpoint, is_whole
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ def line_of(cfg, protocol, dataset, run, changed):
     model, in words: rope-window128. ValueError if the line is another experiment or measurement."""
     if not run.settings:
         raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
-    settings = {key: value for key, value in run.settings.items() if key not in (*CALL_FIELDS, "seed")}
-    model, measured = dataclasses.asdict(run.under(cfg, protocol.longest)), measured_as(protocol)
+    settings, model = run.shared_settings, dataclasses.asdict(run.under(cfg, protocol.longest))
+    measured = measured_as(protocol)
     about = {"dataset_hash": dataset.hash, "measured": measured, "model": model, "settings": settings}
     words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changed]  # window128, yarn
     name = run.folder.resolve().name.removesuffix(f"-{run.settings['seed']}")

@@ -65,8 +65,19 @@ class Checkpoint:
         at another step. A model from other code is an experiment of its own."""
         if not self.settings:
             return self.path
+        same, history = self.shared_settings, self.history
+        if same.get("init_from") != self.settings.get("init_from"):
+            history = history[1:]  # the weights that it started from
+        return json.dumps([same, self.dataset_hash, history], sort_keys=True)
+
+    @property
+    def shared_settings(self):
+        """The settings that runs share if they differ only in their seed. Where init_from is a run of the same seed
+        (out/rope-1), it counts without the seed."""
         same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
-        return json.dumps([same, self.dataset_hash, self.history], sort_keys=True)
+        if "init_from" in same:
+            same["init_from"] = same["init_from"].removesuffix(f"-{self.settings['seed']}")
+        return same
 
     @property
     def hash(self):

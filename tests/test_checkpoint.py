@@ -58,6 +58,12 @@ def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
         assert replace(one, settings=one.settings | {key: value}).experiment != one.experiment
     assert replace(one, dataset_hash="other text").experiment != one.experiment
     assert replace(one, history=[[2, {"learning_rate": 0.01}]]).experiment != one.experiment
+    further = [
+        replace(run, settings=run.settings | {"init_from": f"out/a-{run.settings['seed']}"}, history=[[0, {"x": i}]])
+        for i, run in enumerate((one, two))
+    ]
+    assert further[0].experiment == further[1].experiment  # each from the run of its own seed
+    assert replace(further[0], settings=one.settings | {"init_from": "out/a-7"}).experiment != further[0].experiment
     assert set(CALL_FIELDS) < {f.name for f in fields(train.TrainConfig)}
 
 
