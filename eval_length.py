@@ -96,14 +96,15 @@ def unlike_settings(runs, beside):
     """The settings besides scheme and seed in which one of the runs differs from most runs, in words: "max_iters: 850
     in none, 100 in t5". `beside`: other runs that count as well. Names are without seeds. If the most common value has
     more than three names, they are "the others"."""
-    expected = {"seed", "vocab_size", "pos_scheme", "pos_options", *CALL_FIELDS}
+    expected = {"vocab_size", "pos_scheme", "pos_options"}
     expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
-    known = {name: dataclasses.asdict(run.config) | run.settings for name, run in (beside | runs).items()}
-    words = []
+    counted, words = beside | runs, []
+    known = {name: dataclasses.asdict(run.config) | run.shared_settings for name, run in counted.items()}
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         names = {}  # {value: the runs that have it}
         for name, settings in known.items():
-            names.setdefault(str(settings[key]), {})[name.removesuffix(f"-{settings.get('seed')}")] = None
+            short = name.removesuffix(f"-{counted[name].settings.get('seed')}")
+            names.setdefault(str(settings[key]), {})[short] = None
         most = max(names, key=lambda value: len(names[value]))
         if any(str(known[name][key]) != most for name in runs):
             if len(names[most]) > 3:

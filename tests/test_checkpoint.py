@@ -9,6 +9,7 @@ import torch
 import sample
 import train
 from data.tokenizers import CharTokenizer
+from eval_length import unlike_settings
 from model import GPT, GPTConfig
 from run.checkpoint import BEFORE, CALL_FIELDS, Checkpoint, load_checkpoint
 
@@ -63,6 +64,7 @@ def test_an_experiment_does_not_depend_on_the_seed_or_the_call(trained):
         for i, run in enumerate((one, two))
     ]
     assert further[0].experiment == further[1].experiment  # each from the run of its own seed
+    assert unlike_settings({"a-1337": further[0], "a-1": further[1]}, {}) == ""
     assert replace(further[0], settings=one.settings | {"init_from": "out/a-7"}).experiment != further[0].experiment
     assert set(CALL_FIELDS) < {f.name for f in fields(train.TrainConfig)}
 
