@@ -33,6 +33,12 @@ for seed in "$@"; do
   case $piece in
     baseline) for name in $classics $newer rope_window64; do run "$name" "$seed"; done ;;
     rates) for name in $classics $newer; do for factor in 0.5 2; do rate "$name" "$seed" "$factor"; done; done ;;
+    sizes) for size in learnable:pos_init=:0.005:0.08 transformer_xl:pos_init=:0.005:0.08 t5:pos_options=size=:16:256 \
+        sinusoidal:sinusoidal_size=:0.05:0.2 scale_invariant:pos_options=tau=:5:20 fox5:pos_options=b=:2:10 \
+        cope:pos_options=p_max=:32:128; do
+        IFS=: read -r name flag small large <<<"$size"
+        piece=sizes/small run "$name" "$seed" "--$flag$small"
+        piece=sizes/large run "$name" "$seed" "--$flag$large"; done ;;
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $most; do run "$name" "$seed" --max_iters=3400; done ;;
     time) run alibi "$seed" --max_iters=1725 ;;  # as long as DAPE's 850
