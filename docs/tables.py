@@ -138,17 +138,18 @@ errors, so the band is ±{band:.4f}. Over {line.seeds} seeds, Δ = {means[i]:+.4
 {text:.4f} from the text and {seeds:.4f} from the seeds: the interval is ±{widths[i]:.4f}."""
 
 
-def rates():
-    """The tuning loss at half, once and twice the default rates."""
-    runs, pieces, rows = read_runs(), ("rates/x0.5", "baseline", "rates/x2"), []
+def tuning(low, high):
+    """The tuning loss of one seed with a smaller value (runs of the piece `low`), the default and a larger one."""
+    runs, pieces, rows = read_runs(), (low, "baseline", high), []
     for name in sorted({name for _, name, _ in runs}):
         if all((piece, name, "1337") in runs for piece in pieces):
             losses = [float(runs[piece, name, "1337"]["tuning_loss"]) for piece in pieces]
             rows.append([f"`{name}`", *(f"{loss:.3f}" for loss in losses), f"{min(losses) - losses[1]:+.3f}"])
-    return markdown(["", "half", "once", "twice", "best minus once"], sorted(rows, key=lambda row: min(row[1:4])))
+    head = ["", "smaller", "default", "larger", "best minus default"]
+    return markdown(head, sorted(rows, key=lambda row: min(row[1:4])))
 
 
-TABLES = {f.__name__: f for f in (choice, deltas, pairs, differences, grid, models, recall, cards, worked, rates)}
+TABLES = {f.__name__: f for f in (choice, deltas, pairs, differences, grid, models, recall, cards, worked, tuning)}
 
 
 def drawn(page):

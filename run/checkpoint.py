@@ -55,20 +55,19 @@ class Checkpoint:
     tokenizer_spec: dict | None = None
     dataset_hash: str | None = None  # identifies the text that it was trained on
     segment: int = 0  # how many times the run was resumed
-    history: list = field(default_factory=list)  # [step, {setting: new value}] for each resume that changed settings
+    history: list = field(
+        default_factory=list
+    )  # [step, {setting: new value}]: resumes with changes, what it started as
     path: str = ""  # the file, folder or hub name that it was read from
     folder: Path = Path()  # where evaluations put their files
 
     @property
     def experiment(self):
         """Equal for runs that differ only in their seed. Runs also differ if a resume changed a setting, or changed it
-        at another step. A model from other code is an experiment of its own."""
+        at another step, or if they started from other experiments. A model from other code is one of its own."""
         if not self.settings:
             return self.path
-        same, history = self.shared_settings, self.history
-        if same.get("init_from") != self.settings.get("init_from"):
-            history = history[1:]  # the weights that it started from
-        return json.dumps([same, self.dataset_hash, history], sort_keys=True)
+        return json.dumps([self.shared_settings, self.dataset_hash, self.history], sort_keys=True)
 
     @property
     def shared_settings(self):

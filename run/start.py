@@ -6,6 +6,7 @@ from pathlib import Path
 
 import config
 from model import find_scheme
+from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint
 
 FIXED = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # a resumed run cannot change these
@@ -71,7 +72,8 @@ class Origin:
             now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
             return run.step, run.best_val_loss, run.segment + 1, history, [f"resumed after step {run.step}{now}"]
         if source:
-            history = [[0, {"init_from": source.hash}]]  # its path may hold other weights later
+            known = source.experiment if source.settings else source.hash  # its path may hold another model later
+            history = [[0, {"init_from": files.json_hash(known)}]]
             return 0, math.inf, 0, history, initialise(model, source, dataset)
         return 0, math.inf, 0, [], []
 

@@ -131,10 +131,13 @@ def test_a_finished_run_is_reported_and_another_run_is_never_overwritten(run_tin
     assert metrics(folder, "step") == [0, 3, 6]
 
 
-def test_runs_from_other_weights_are_other_experiments(run_tiny, trained):
-    sources = trained("rope"), trained("rope", seed=5)
-    runs = [load(run_tiny(f"r{i}", f"--init_from={run}", "--n_layer=1")) for i, run in enumerate(sources)]
-    assert [run.history[0][1]["init_from"] for run in runs] == [load(run, "best").hash for run in sources]
+def test_runs_are_one_experiment_if_those_that_they_start_from_are(run_tiny):
+    def further(seed, *flags):
+        source = run_tiny(f"a-{seed}", f"--seed={seed}", "--overwrite", *flags)
+        return load(run_tiny(f"b-{seed}", f"--init_from={source}", f"--seed={seed}", "--overwrite")).experiment
+
+    assert further(1) == further(2)
+    assert further(1, "--learning_rate=1e-4") != further(1)
 
 
 def test_a_run_remembers_every_resume_that_changed_a_setting(run_tiny):
