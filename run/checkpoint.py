@@ -55,9 +55,7 @@ class Checkpoint:
     tokenizer_spec: dict | None = None
     dataset_hash: str | None = None  # identifies the text that it was trained on
     segment: int = 0  # how many times the run was resumed
-    history: list = field(
-        default_factory=list
-    )  # [step, {setting: new value}]: resumes with changes, what it started as
+    history: list = field(default_factory=list)  # [step, {setting: new value}]: changes at a resume, and the source
     path: str = ""  # the file, folder or hub name that it was read from
     folder: Path = Path()  # where evaluations put their files
 
