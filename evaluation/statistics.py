@@ -62,9 +62,9 @@ def mean_intervals(groups, documents, p=0.05):
 
     The text is paired, since all groups score the same blocks. The seeds of different groups are independent, with
     Welch's degrees of freedom (1947). Text and seeds each have their own quantile of Student's t, and the widths add as
-    squares (after Howe 1974). Also returns, by name, the standard errors from the text alone and from the seeds alone,
-    and the smallest mean for which an interval of this width excludes 0 in 80% of repetitions. With too few documents
-    everything but the means is NaN."""
+    squares (after Howe 1974). An interval is never narrower than that of the text alone. Also returns, by name, the
+    standard errors from the text alone and from the seeds alone, and the smallest mean for which an interval of this
+    width excludes 0 in 80% of repetitions. With too few documents everything but the means is NaN."""
     if len(np.unique(documents)) < FEWEST_DOCUMENTS:
         unknown = np.full(groups[0].shape[-1], np.nan)
         total = sum(values.mean(axis=(0, 1)) for values in groups)
@@ -79,13 +79,14 @@ def mean_intervals(groups, documents, p=0.05):
         interaction = interaction + (rest**2).sum(axis=(0, 1)) / ((k - 1) * (n - 1) * n * k)
     text, seed = texts.var(axis=0, ddof=1) / n, sum(variance for variance, _ in by_seed)
     df = seed**2 / np.maximum(sum(variance**2 / df for variance, df in by_seed), 1e-300)
-    # The interaction counts as part of the seeds, because they are fewer: seeds that look alike by chance must not make
-    # the interval narrower.
+    # The interaction counts as part of the seeds, because they are fewer, unless these look alike by chance.
     alone = np.sqrt(np.maximum(text - interaction, 0))
-    width, power = (
-        np.hypot(t_quantile(q, n - 1) * alone, [t_quantile(q, max(1, own)) for own in df] * np.sqrt(seed))
-        for q in (p, 0.4)
-    )
+
+    def quantile(p):
+        of_text, of_seeds = t_quantile(p, n - 1), [t_quantile(p, max(1, own)) for own in df]
+        return np.maximum(of_text * np.sqrt(text), np.hypot(of_text * alone, of_seeds * np.sqrt(seed)))
+
+    width, power = quantile(p), quantile(0.4)
     return total, width, {"text_se": np.sqrt(text), "seed_se": np.sqrt(seed), "detectable": width + power}
 
 

@@ -86,17 +86,20 @@ def test_intervals_cover_each_column_and_all_pairs_of_eight_schemes(kind, seeds,
 
 
 def test_each_part_of_the_error_has_its_own_quantile():
-    """First text and its interaction with seeds, which is subtracted from the text's part; then seeds alone."""
+    """With seeds of equal means, the interval is that of the text alone. With others, the interaction of both, which is
+    part of the seeds' variance, is subtracted from the text's."""
     k, n, rng = 3, 20, np.random.default_rng(0)
     text, both = rng.standard_normal(n), rng.standard_normal((k, n))
     both += both.mean() - both.mean(axis=0) - both.mean(axis=1, keepdims=True)
-    by_text = text.var(ddof=1) / n - (both**2).sum() / ((k - 1) * (n - 1)) / (n * k)
     jackknife = (n / (n - 1)) ** 2  # of documents of equal size
-    seeds = np.repeat([[0.0], [1.0], [5.0]], n, axis=1)  # with variance 7
-    for values, df, variance in ((text + both, n - 1, jackknife * by_text), (seeds, k - 1, 7 / k)):
+    by_text, by_both = jackknife * text.var(ddof=1) / n, jackknife * (both**2).sum() / ((k - 1) * (n - 1)) / (n * k)
+    seeds, by_seed = np.array([[0.0], [1.0], [5.0]]), 7 / k
+    for values, text_part, seed_part in ((text + both, by_text, 0), (text + both + seeds, by_text - by_both, by_seed)):
         _, width, more = mean_intervals([values[..., None]], np.arange(n))
-        assert width == pytest.approx(t_quantile(0.05, df) * variance**0.5)
-        assert more["detectable"] == pytest.approx(width + t_quantile(0.4, df) * variance**0.5)
+        of_each = [
+            np.hypot(t_quantile(p, n - 1) * text_part**0.5, t_quantile(p, 2) * seed_part**0.5) for p in (0.05, 0.4)
+        ]
+        assert (width, more["detectable"]) == (pytest.approx(of_each[0]), pytest.approx(sum(of_each)))
 
 
 def test_seeds_contribute_the_variance_of_their_means_however_different_the_documents():
