@@ -13,7 +13,7 @@ import torch
 import data
 from docs.benchmark import SETTINGS, by_setting, lines, value
 from evaluation.attention import attention_scores
-from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, spread, symlog
 from evaluation.protocols import doublings
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
@@ -98,18 +98,26 @@ def draw_seeing():
     """A point for each scheme with kept answers: is it flat on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "Flat loss against recall, at 16 times the training length", width=7, height=6)
     symlog(axes)
-    answers = lines("recall")  # the fewest right answers first, so that neighbours' names go to different sides
+    answers, ends = lines("recall"), []
     styles = dict(zip(sorted(answers), scheme_styles(sorted(answers)), strict=True))
-    for i, (name, line) in enumerate(answers.items()):
+    for name, line in answers.items():
         shares, (delta, width, _) = line.losses[8].mean(axis=1), value(f"Δ{name}@16")
-        spread = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
-        axes.errorbar(shares.mean(), delta, width, spread, **styles[name] | {"linestyle": "none"})
-        offset, side = (((-6, -13), "right"), ((6, 6), "left"))[i % 2]
-        text = dict(textcoords="offset points", ha=side, color=styles[name]["color"])
-        axes.annotate(name, (shares.mean(), delta), offset, **text)
-    axes.margins(x=0.2)
-    axes.set(xlabel="right answers in recall (and the range of the seeds)", ylabel="Δ on text (nats; 95% interval)")
+        seeds = [[shares.mean() - shares.min()], [shares.max() - shares.mean()]]
+        axes.errorbar(shares.mean(), delta, width, seeds, **styles[name] | {"linestyle": "none"})
+        ends.append((delta, shares, name))
+    axes.set(xlabel="right answers in recall (and the range of the seeds)", xlim=(-0.22, 1.25), xticks=np.arange(6) / 5)
+    axes.set_ylabel("Δ on text (nats, log beyond ±0.1; 95% interval)")
+    axes.autoscale_view()  # the places of the names depend on the limits
     axes.grid(alpha=0.25)
+    ends.sort(key=lambda end: end[0], reverse=True)
+    to_axes = axes.transData + axes.transAxes.inverted()
+    for is_left in (True, False):
+        named = [(name, delta, shares.max()) for delta, shares, name in ends if (shares.mean() < 0.2) == is_left]
+        wanted = np.array([to_axes.transform((share, delta))[1] for _, delta, share in named])
+        for (name, _, share), place in zip(named, spread(wanted, 0.032), strict=True):
+            at, side = (-0.02, "right") if is_left else (share + 0.015, "left")
+            text = dict(transform=axes.get_xaxis_transform(), ha=side, va="center", color=styles[name]["color"])
+            axes.text(at, place, name, **text)
     return figure
 
 
