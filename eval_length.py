@@ -57,6 +57,8 @@ class EvalConfig(Overrides):
         super().__post_init__()
         if not self.runs:
             raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
+        if self.keep and is_line(self.keep):
+            raise ValueError(f"keep={self.keep!r} is a line: name its folder, --keep={Path(self.keep).parent}")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position", "sinks")
@@ -77,8 +79,10 @@ def open_runs(cfg):
         runs = dict(zip(names, runs.values(), strict=True))
     texts = {name: run.dataset_name(cfg.dataset) for name, run in runs.items()}
     if len(set(texts.values())) > 1:
-        held = ", ".join(f"{name} on {text}" for name, text in texts.items())
-        raise ValueError(f"the runs were trained on different texts ({held}): choose one with --dataset=NAME")
+        lines = {name: run.path for name, run in runs.items() if isinstance(run, KeptRun)}
+        held = ", ".join(dict.fromkeys(f"{lines.get(name, name)} on {text}" for name, text in texts.items()))
+        how = "a kept line stands for its own text only" if lines else "choose one with --dataset=NAME"
+        raise ValueError(f"the runs were trained on different texts ({held}): {how}")
     dataset = data.load(next(iter(texts.values())))
     for run in runs.values():
         run.check_dataset(dataset, cfg.dataset)
@@ -94,17 +98,18 @@ def changes(cfg):
 
 def unlike_settings(runs, beside):
     """The settings besides scheme and seed in which one of the runs differs from most runs, in words: "max_iters: 850
-    in none, 100 in t5". `beside`: other runs that count as well. Names are without seeds. If the most common value has
-    more than three names, they are "the others"."""
+    in none, 100 in t5". `beside`: other runs that count as well. Names are without the seed if all seeds agree. If the
+    most common value has more than three names, they are "the others"."""
     expected = {"vocab_size", "pos_scheme", "pos_options"}
     expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
     counted, words = beside | runs, []
     known = {name: dataclasses.asdict(run.config) | run.shared_settings for name, run in counted.items()}
+    shorts = {name: name.removesuffix(f"-{run.settings.get('seed')}") for name, run in counted.items()}
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         names = {}  # {value: the runs that have it}
         for name, settings in known.items():
-            short = name.removesuffix(f"-{counted[name].settings.get('seed')}")
-            names.setdefault(str(settings[key]), {})[short] = None
+            same = all(known[n][key] == settings[key] for n, short in shorts.items() if short == shorts[name])
+            names.setdefault(str(settings[key]), {})[shorts[name] if same else name] = None
         most = max(names, key=lambda value: len(names[value]))
         if any(str(known[name][key]) != most for name in runs):
             if len(names[most]) > 3:
@@ -208,7 +213,7 @@ def main(argv):
         if cfg.keep and not isinstance(run, KeptRun):
             lines |= keep_run(cfg, protocol, dataset, run, found[name], changes(cfg))
     for file, seeds in lines.items():
-        print(f"kept      {file} (seeds {', '.join(map(str, seeds))})")
+        print(f"kept      {file} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})")
     if is_new:
         tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
     return 0

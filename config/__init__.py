@@ -105,6 +105,8 @@ def convert(key, given, kinds):
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
+    if tuple in kinds and type(given) is str:
+        raise ValueError(f"{key} are given without a flag: {given}")
     if type(value) not in kinds or (type(value) is tuple and not all(type(item) is str for item in value)):
         raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(k.__name__ for k in kinds)}")
     return value

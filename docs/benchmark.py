@@ -1,18 +1,19 @@
 """What benchmark/ holds: the lines of the tables with all their losses, and the list of runs.
 
 With run folders, adds their tuning losses to that list:  python -m docs.benchmark out/*/*
+A folder out/PIECE/NAME-SEED says the piece of the study; the piece of out/NAME-SEED is the baseline.
 """
 
 import contextlib
 import csv
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from evaluation.statistics import estimate, flatness, text_bands
 from run.checkpoint import load_checkpoint
+from run.script import script
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK, RUNS = ROOT / "benchmark", ROOT / "benchmark" / "runs.csv"
@@ -121,11 +122,14 @@ def main(folders):
     rows = read_runs()
     columns = list(next(iter(rows.values())))
     for folder in map(Path, folders):
-        run, (name, _, seed) = load_checkpoint(folder, "latest"), folder.name.rpartition("-")
-        piece = "/".join(folder.parts[folder.parts.index("out") + 1 : -1])
-        if run.step == run.settings["max_iters"]:
+        run = load_checkpoint(folder, "latest")
+        seed, is_finished = str(run.settings["seed"]), run.step == run.settings["max_iters"]
+        name = folder.name.removesuffix(f"-{seed}")
+        piece = "/".join(folder.parts[folder.parts.index("out") + 1 : -1]) or "baseline"
+        if is_finished:
             known = {"piece": piece, "name": name, "seed": seed, "tuning_loss": f"{run.best_val_loss:.4f}"}
             rows[piece, name, seed] = run.settings | known
+        print(f"{piece}/{name}, seed {seed}: {'added' if is_finished else 'not finished, so not added'}")
     with open(RUNS, "w", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
@@ -134,4 +138,4 @@ def main(folders):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    script(main)

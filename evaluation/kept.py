@@ -49,7 +49,7 @@ class KeptRun(Checkpoint):
             np.array_equal(self.found["ends"], targets["ends"]) and jobs.keys() <= self.found.keys()
         ):
             flags = " ".join(f"--{key}={self.measured[key]}" for key in other if key != "identity")
-            how = f"with {flags}" if flags else "by another version of this code"
+            how = f"with {flags}, so give the same" if flags else "by another version of this code"
             raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
         return targets | self.found
 

@@ -51,7 +51,7 @@ def symlog(axes, linear=0.1):
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
 
 
-def label_ends(axes, ends, apart=0.05):
+def label_ends(axes, ends, apart=0.05, bold=()):
     """Labels lines at their right ends, far enough apart to read and otherwise as close to the ends as possible. ends:
     [(label, color, (x, y) of the end)]; the end is None for a line that stops earlier, whose label comes last."""
     to_axes = axes.transData + axes.transAxes.inverted()
@@ -61,7 +61,8 @@ def label_ends(axes, ends, apart=0.05):
         label, color, end = ends[i]
         arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(label, end or axes.viewLim.p0, (1.035, place), color=color, arrowprops=arrow, va="center",
-                      textcoords="axes fraction", fontsize=9, annotation_clip=False)  # fmt: skip
+                      textcoords="axes fraction", fontsize=9, weight="bold" if label in bold else "normal",
+                      annotation_clip=False)  # fmt: skip
 
 
 def spread(wanted, apart):

@@ -70,17 +70,17 @@ def side_by_side(lines):
 
 def contrast_table(protocol, found, length):
     """What `contrasts` returned, as a triangle whose columns have the numbers of its rows."""
-    names = list(dict.fromkeys(itertools.chain(*found)))
-    lines = [["", *(str(i) for i in range(1, len(names) + 1))]]
+    names, heads = (list(dict.fromkeys(items)) for items in (itertools.chain(*found), (one for one, _ in found)))
+    lines = [["", *(str(i) for i in range(1, len(heads) + 1))]]
     for i, row in enumerate(names):
-        pairs = [found[column, row] for column in names[:i]]
+        pairs = [found[column, row] for column in heads[:i]]
         cells = [f"{-pair['difference']:+.3f}" if pair["significant"] else "·" for pair in pairs]
-        lines.append([f"{row} {i + 1:2}", *cells, ""])
-    detectable = sorted(pair["detectable"] for pair in found.values())
+        lines.append([f"{row} {i + 1:2}", *cells, *[""] * (len(heads) - len(cells))])
+    least, most = (f"{of(pair['detectable'] for pair in found.values()):.2f}" for of in (min, max))
     return (
         f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
-        f"(95%, for all pairs together; · means not significant).\n{side_by_side(lines)}\n"
-        f"Smallest differences detected in 80% of repetitions: {detectable[0]:.2f} to {detectable[-1]:.2f}.\n"
+        f"(95%, for all {len(found)} pairs together; · means not significant).\n{side_by_side(lines)}\n"
+        f"True differences that are found in 80% of repetitions: from {least}{f' to {most}' * (least < most)} on.\n"
     )
 
 
@@ -109,7 +109,7 @@ def answer(protocol, results, losses, documents):
     last, lengths = protocol.shown()[-1], protocol.training_lengths
     at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
     order = sorted(results, key=lambda name: (results[name]["rows"][last] or {"loss": np.inf})["loss"])
-    best, several = order[0], len(results) > 1
+    best, several, mixed = order[0], len(results) > 1, len({"seeds" in result for result in results.values()}) > 1
     lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", *[f"minus {best}"] * several, "past training"]]
     for name in order:
         rows, end, delta, other = results[name]["rows"], "—", "—", ""
@@ -123,15 +123,16 @@ def answer(protocol, results, losses, documents):
         at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
         lines.append([name + seeds, at_start, end, delta, *[other] * several, verdict(protocol, results[name])])
     compared = (
-        f"The lowest loss at {last:,} comes first; minus {best}: the difference to its loss there.\n"
-        f"Each ± stands alone: only the pairs above are corrected for their number.\n"
-        f"A difference between several seeds and a single run has no ±.\n"
+        f"The lowest loss at {last:,} comes first; minus {best}: the loss at {last:,}, minus that of {best}.\n"
+        f"Each ± stands alone, not corrected for the number of runs.\n"
+        + "A difference between several seeds and a single run has no ±.\n"
+        * mixed
     )
     climb = protocol.threshold
     defined = (
         f"Past training, a loss climbs if its Δ exceeds {climb:g} by more than ±, first at length L*.\n"
         f"Others, at {last:,}, are flat if the whole ± of Δ lies below {climb / 2:g}, nearly flat if only its mean\n"
-        f"does; otherwise they rise if the whole ± lies above 0.\n"
+        f"does; otherwise they rise if the whole ± lies above 0, and are undecided if not.\n"
     )
     return f"{compared * several}{defined}\n{columns(lines)}\n"
 
@@ -172,7 +173,7 @@ def draw(protocol, results, words):
         axes.set(xlabel=protocol.axis, ylabel=ylabel)
         labels.append((axes, ends))
     for axes, ends in labels:  # last, when the panels' shared limits are known
-        label_ends(axes, ends)
+        label_ends(axes, ends, bold={*results} - thin if thin else ())
     caption = "shaded: 95%, over text and seeds (one run: over text only); thin lines: single seeds"
     if thin:
         caption += "; thin with markers: kept lines"
@@ -198,7 +199,9 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     summary |= {"threshold": protocol.threshold, "datasets": {dataset.name: text}, "runs": results, "contrasts": {}}
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]):
         several = {name: own[length] for name, own in losses.items() if length in own and len(own[length]) > 1}
-        if found := contrasts(several, targets["documents"], protocol.seed):
+        several = dict(sorted(several.items(), key=lambda item: results[item[0]]["kept"]))
+        kept = {name for name in several if results[name]["kept"]}
+        if found := contrasts(several, targets["documents"], protocol.seed, kept if len(kept) < len(several) else ()):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
     if "threshold" in protocol.options:

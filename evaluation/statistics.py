@@ -120,12 +120,13 @@ def wilson(successes, n, z=1.96):
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
-def contrasts(values, documents, seed):
-    """{(a, b): how a differs from b} for each pair in values, {name: (seeds, blocks)}, of two seeds or more each.
+def contrasts(values, documents, seed, kept=()):
+    """{(a, b): how a differs from b} for each pair in values, {name: (seeds, blocks)}, of two seeds or more each. Pairs
+    of two `kept` names are left out, so that they do not count among the others.
     half_width is that of the 95% interval of this pair alone; `significant` holds for all pairs together, at 95% (Holm
     1979); `detectable` is the smallest difference that the strictest of these tests detects in 80% of repetitions.
     Empty with too few documents."""
-    pairs, found = list(itertools.combinations(values, 2)), {}
+    pairs, found = [pair for pair in itertools.combinations(values, 2) if not {*pair} <= {*kept}], {}
 
     def difference(pair, p):
         a, b = (values[name][..., None] for name in pair)

@@ -140,6 +140,8 @@ def test_a_kept_line_stands_for_its_runs(runs, tmp_path, capsys, monkeypatch):
     assert shown.split("Each cell")[1].split("picture")[0] == table.split("picture")[0]
     E.main([*ropes, lines[0], *common])  # not pooled, although the settings are the same
     assert len(read(tmp_path)["runs"]) == 2
+    with pytest.raises(ValueError, match=f"rope' is a line: name its folder, --keep={tmp_path}/kept"):
+        E.EvalConfig(runs=(alibi,), keep=f"{tmp_path}/kept/rope")
 
 
 def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path, monkeypatch):
@@ -278,15 +280,16 @@ def test_holm_decides_at_least_what_bonferroni_does():
     def run(x):
         return text + x + rng.normal(0, 0.02) + rng.normal(0, 0.02, 200)
 
-    found = contrasts({name: np.stack([run(x) for _ in range(4)]) for name, x in above.items()}, documents, 1337)
-    assert set(found) == set(itertools.combinations("abcd", 2))
+    values = {name: np.stack([run(x) for _ in range(4)]) for name, x in above.items()}
+    found, beside = contrasts(values, documents, 1337), contrasts(values, documents, 1337, kept="bcd")
+    assert set(found) == set(itertools.combinations("abcd", 2)) and set(beside) == {("a", "b"), ("a", "c"), ("a", "d")}
     significant = {pair for pair, contrast in found.items() if contrast["significant"]}
     assert significant >= {("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")} and ("c", "d") not in significant
     assert all(contrast["detectable"] > contrast["half_width"] for contrast in found.values())
     lines = contrast_table(protocol, found, 8).splitlines()
     assert lines[0] == "loss at context 8: row − column, shown only where significant"
     shown = [f"{-found[name, 'd']['difference']:+.3f}" for name in "ab"]
-    assert lines[2].split() == [*"1234"] and lines[6].split() == ["d", "4", *shown, "·"]
+    assert lines[2].split() == [*"123"] and lines[6].split() == ["d", "4", *shown, "·"]
 
 
 def test_a_text_of_few_documents_has_no_band_and_a_line_says_so(runs, tmp_path, capsys, monkeypatch):

@@ -70,6 +70,7 @@ MISTAKES = [
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4' must be gpt2, PATH/tokenizer.json or data:NAME"),
     # evaluations
     (eval_length.main, "", "which runs? Name their folders: python eval_length.py out/rope out/alibi"),
+    (eval_length.main, "--runs=out/rope", "runs are given without a flag: out/rope"),
     (eval_length.main, "{rope} --max_position=16", "max_position=16 must be at least the longest length, 256"),
     (eval_length.main, "{rope} --lengths=a", "lengths='a' must be ascending positive numbers"),
     (eval_length.main, "{rope} --block_tokens=2", "block_tokens=2: the shortest length, 4, must be at least 8"),

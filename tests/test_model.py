@@ -141,7 +141,7 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
         hidden = F.leaky_relu(pos.w_1.data[layer] @ both + pos.b_1.data[layer])
         score = score + biases[h] + pos.w_2.data[layer, h] @ hidden
     known = "none sinusoidal learnable rope alibi t5 kerple transformer_xl fox ssmax pope scale_invariant fire path cope dape"
-    assert scheme in known.split(), f"add the equation of {scheme} to reference_score in tests/test_model.py"
+    assert scheme in known.split(), f"tests/test_model.py: add {scheme} to reference_score, and to its `known`"
     return score
 
 
