@@ -104,7 +104,7 @@ def unlike_settings(runs, beside):
     expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
     counted, words = beside | runs, []
     known = {name: dataclasses.asdict(run.config) | run.shared_settings for name, run in counted.items()}
-    shorts = {name: name.removesuffix(f"-{run.settings.get('seed')}") for name, run in counted.items()}
+    shorts = {name: run.without_seed(name) for name, run in counted.items()}
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         names = {}  # {value: the runs that have it}
         for name, settings in known.items():

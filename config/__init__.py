@@ -37,6 +37,8 @@ def parse(cls, argv, bare_field=None):
         if arg.startswith("--"):
             key, given, text = arg[2:].partition("=")
             kinds = kinds_of(cls, arg[2:] if arg == "--init_from=resume" else key)  # nanoGPT's
+            if is_list and key == bare_field:
+                raise ValueError(f"{key} are given without a flag: {text}")
             if not given and bool not in kinds:
                 raise ValueError(f"--{key} needs a value, after an equals sign: --{key}=VALUE")
             flags[key] = convert(key, text if given else True, kinds)
@@ -105,8 +107,6 @@ def convert(key, given, kinds):
         value = float(value)
     if int in kinds and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
-    if tuple in kinds and type(given) is str:
-        raise ValueError(f"{key} are given without a flag: {given}")
     if type(value) not in kinds or (type(value) is tuple and not all(type(item) is str for item in value)):
         raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(k.__name__ for k in kinds)}")
     return value

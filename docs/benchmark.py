@@ -124,7 +124,7 @@ def main(folders):
     for folder in map(Path, folders):
         run = load_checkpoint(folder, "latest")
         seed, is_finished = str(run.settings["seed"]), run.step == run.settings["max_iters"]
-        name = folder.name.removesuffix(f"-{seed}")
+        name = run.without_seed(folder.name)
         piece = "/".join(folder.parts[folder.parts.index("out") + 1 : -1]) or "baseline"
         if is_finished:
             known = {"piece": piece, "name": name, "seed": seed, "tuning_loss": f"{run.best_val_loss:.4f}"}

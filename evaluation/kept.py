@@ -123,7 +123,7 @@ def line_of(cfg, protocol, dataset, run, changed):
     measured = measured_as(protocol)
     about = {"dataset_hash": dataset.hash, "measured": measured, "model": model, "settings": settings}
     words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changed]  # window128, yarn
-    name = run.folder.resolve().name.removesuffix(f"-{run.settings['seed']}")
+    name = run.without_seed(run.folder.resolve().name)
     path = str(Path(cfg.keep, "-".join([name, *words])))
     seeds = {old.settings["seed"]: old for old in load_line(path).values()} if is_line(path) else {}
     if seeds:

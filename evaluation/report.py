@@ -32,14 +32,14 @@ def pool_seeds(protocol, runs, found):
         (groups.setdefault(name, {}) if seed in names else names)[seed] = name
     results, losses = {}, {}
     for names in groups.values():
-        seed, line = min(names.items(), key=lambda item: len(item[1]))
+        line = min(names.values(), key=len)
         own = {name: result_of(protocol, runs[name], found[name]) for name in names.values()}
         result, common = own[line], set.intersection(*(set(found[name]) for name in own)) - {"documents"}
         stacked = {key: np.stack([found[name][key] for name in own]) for key in common}
         if len(names) > 1:
             result = result_of(protocol, runs[line], stacked | {"documents": found[line]["documents"]})
             result["seeds"] = {name: one["rows"] for name, one in own.items()}
-            if (short := line.removesuffix(f"-{seed}")) not in {*runs, *results}:
+            if (short := runs[line].without_seed(line)) not in {*runs, *results}:
                 line = short
         results[line], losses[line] = result, protocol.losses(stacked)
     return results, losses
@@ -70,17 +70,18 @@ def side_by_side(lines):
 
 def contrast_table(protocol, found, length):
     """What `contrasts` returned, as a triangle whose columns have the numbers of its rows."""
-    names, heads = (list(dict.fromkeys(items)) for items in (itertools.chain(*found), (one for one, _ in found)))
+    names, heads = list(dict.fromkeys(itertools.chain(*found))), list(dict.fromkeys(one for one, _ in found))
     lines = [["", *(str(i) for i in range(1, len(heads) + 1))]]
     for i, row in enumerate(names):
         pairs = [found[column, row] for column in heads[:i]]
         cells = [f"{-pair['difference']:+.3f}" if pair["significant"] else "·" for pair in pairs]
         lines.append([f"{row} {i + 1:2}", *cells, *[""] * (len(heads) - len(cells))])
-    least, most = (f"{of(pair['detectable'] for pair in found.values()):.2f}" for of in (min, max))
+    detectable = [pair["detectable"] for pair in found.values()]
+    least, most = f"{min(detectable):.2f}", f"{max(detectable):.2f}"
     return (
         f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
         f"(95%, for all {len(found)} pairs together; · means not significant).\n{side_by_side(lines)}\n"
-        f"True differences that are found in 80% of repetitions: from {least}{f' to {most}' * (least < most)} on.\n"
+        f"True differences that are found in 80% of repetitions: from {least}{f' to {most}' * (least != most)} on.\n"
     )
 
 
@@ -137,6 +138,12 @@ def answer(protocol, results, losses, documents):
     return f"{compared * several}{defined}\n{columns(lines)}\n"
 
 
+def kept_beside(results):
+    """The names of kept lines if other runs are among the results, otherwise none."""
+    kept = {name for name, result in results.items() if result["kept"]}
+    return kept if len(kept) < len(results) else set()
+
+
 def draw(protocol, results, words):
     """The picture: for each panel a line with a band per result, and a thin line per seed. Its title has `words`. Kept
     lines beside other runs are thin and have neither."""
@@ -144,8 +151,7 @@ def draw(protocol, results, words):
     title = f"{protocol.question[0].upper()}{protocol.question[1:]}\n{words}"
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     styles = dict(zip(results, scheme_styles([result["pos_scheme"] for result in results.values()]), strict=True))
-    labels, kept = [], {name for name, result in results.items() if result["kept"]}
-    thin = kept if len(kept) < len(results) else set()
+    labels, thin = [], kept_beside(results)
     for axes, (key, ylabel) in zip(panels, protocol.panels.items(), strict=True):
         if key == "delta":
             symlog(axes)
@@ -200,8 +206,8 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]):
         several = {name: own[length] for name, own in losses.items() if length in own and len(own[length]) > 1}
         several = dict(sorted(several.items(), key=lambda item: results[item[0]]["kept"]))
-        kept = {name for name in several if results[name]["kept"]}
-        if found := contrasts(several, targets["documents"], protocol.seed, kept if len(kept) < len(several) else ()):
+        kept = kept_beside({name: results[name] for name in several})
+        if found := contrasts(several, targets["documents"], protocol.seed, kept):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}
     if "threshold" in protocol.options:

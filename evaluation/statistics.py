@@ -82,11 +82,11 @@ def mean_intervals(groups, documents, p=0.05):
     # The interaction counts as part of the seeds, because they are fewer, unless these look alike by chance.
     alone = np.sqrt(np.maximum(text - interaction, 0))
 
-    def quantile(p):
-        of_text, of_seeds = t_quantile(p, n - 1), [t_quantile(p, max(1, own)) for own in df]
+    def half_width(q):
+        of_text, of_seeds = t_quantile(q, n - 1), [t_quantile(q, max(1, own)) for own in df]
         return np.maximum(of_text * np.sqrt(text), np.hypot(of_text * alone, of_seeds * np.sqrt(seed)))
 
-    width, power = quantile(p), quantile(0.4)
+    width, power = half_width(p), half_width(0.4)
     return total, width, {"text_se": np.sqrt(text), "seed_se": np.sqrt(seed), "detectable": width + power}
 
 

@@ -73,8 +73,12 @@ class Checkpoint:
         (out/rope-1), it counts without the seed."""
         same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
         if "init_from" in same:
-            same["init_from"] = same["init_from"].removesuffix(f"-{self.settings['seed']}")
+            same["init_from"] = self.without_seed(same["init_from"])
         return same
+
+    def without_seed(self, name):
+        """The name of a folder without this run's seed: out/rope-1 becomes out/rope."""
+        return name.removesuffix(f"-{self.settings.get('seed')}")
 
     @property
     def hash(self):
