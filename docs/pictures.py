@@ -107,6 +107,7 @@ def draw_seeing():
         ends.append((delta, shares, name))
     axes.set(xlabel="right answers in recall (and the range of the seeds)", xlim=(-0.22, 1.25), xticks=np.arange(6) / 5)
     axes.set_ylabel("Δ on text (nats, log beyond ±0.1; 95% interval)")
+    axes.margins(y=0.08)
     axes.autoscale_view()  # the places of the names depend on the limits
     axes.grid(alpha=0.25)
     ends.sort(key=lambda end: end[0], reverse=True)
