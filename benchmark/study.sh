@@ -11,6 +11,7 @@ newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
   case $1 in
+    rope_128) echo "config/rope.py" ;;
     rope_window64) echo "config/rope.py --window=64" ;;
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
@@ -27,6 +28,10 @@ run() {  # run NAME SEED FLAGS...
 rate() {  # rate NAME SEED FACTOR: both peak rates times a factor
   local adamw=0.004; [ "$1" = learnable ] && adamw=0.008
   piece="rates/x$3" run "$1" "$2" "--learning_rate=$(awk "BEGIN {print $adamw * $3}") --muon_lr=$(awk "BEGIN {print 0.04 * $3}")"
+}
+
+further() {  # further NAME SEED FLAGS...: 200 more steps of the baseline's RoPE
+  run "$@" --init_from="out/baseline/rope-$2" --optimizer=muon --max_iters=200 --learning_rate=5e-4 --muon_lr=5e-3
 }
 
 for seed in "$@"; do
@@ -48,9 +53,8 @@ for seed in "$@"; do
     t256) for name in $most; do run "$name" "$seed" --block_size=256 --batch_size=16; done ;;
     long) for name in rope alibi t5 rope_nope; do for n in 512 1024; do
         piece="long/$n" run "$name" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)); done; done ;;
-    further) for name in rope rope_base500k rope_yarn; do  # after the baseline: 200 steps at 1,024 tokens
-        run "$name" "$seed" --init_from="out/baseline/rope-$seed" --optimizer=muon --block_size=1024 --batch_size=4 \
-          --max_iters=200 --learning_rate=5e-4 --muon_lr=5e-3; done ;;
+    further) for name in rope rope_base500k rope_yarn; do further "$name" "$seed" --block_size=1024 --batch_size=4; done
+      further rope_128 "$seed" --block_size=128 --batch_size=32 ;;
     *) echo "unknown piece $piece" >&2; exit 2 ;;
   esac
 done
