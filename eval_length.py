@@ -192,8 +192,10 @@ def main(argv):
     for run in runs.values():
         check(cfg, protocol, dataset, run, targets)
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
-    beside = [load_line(str(path)) for path in sorted(Path(cfg.keep).glob("*.npz"))] if cfg.keep else []
-    if unlike := unlike_settings(runs, {run.folder.name: run for line in beside for run in line.values()}):
+    own, beside = {name: run for name, run in runs.items() if not isinstance(run, KeptRun)}, {}
+    for path in sorted(Path(cfg.keep).glob("*.npz")) if cfg.keep else []:
+        beside |= {run.folder.name: run for run in load_line(str(path)).values()}
+    if unlike := unlike_settings(own or runs, beside | runs):
         print(f"note: besides scheme and seed, these runs differ in {unlike}")
 
     try:

@@ -6,7 +6,7 @@ set -eu
 piece=$1; shift
 
 classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
-most="$classics fox5 scale_invariant"  # in other settings
+most="$classics fox5 scale_invariant dape"  # in other settings
 newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline

@@ -113,7 +113,7 @@ def main(argv):
         raise ValueError(f"{folder} holds other files, such as {min(held)}: choose another --name, or --overwrite")
     source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
     source.pop("file", None)  # every copy is the same text
-    with locked(folder), making(folder / "dataset") as temporary:
+    with locked(folder, wait=True), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not cfg.overwrite:
             held = data.load(name)
             tokenizer, source["sha256"] = tokenizer or held.tokenizer, held.meta["source"].get("sha256")

@@ -78,10 +78,11 @@ def contrast_table(protocol, found, length):
         lines.append([f"{row} {i + 1:2}", *cells, *[""] * (len(heads) - len(cells))])
     detectable = [pair["detectable"] for pair in found.values()]
     least, most = f"{min(detectable):.2f}", f"{max(detectable):.2f}"
+    power = f"from {least} on" + f", in some pairs from {most} on" * (least != most)
     return (
         f"{protocol.headline} at {protocol.column} {length}: row − column, shown only where significant\n"
-        f"(95%, for all {len(found)} pairs together; · means not significant).\n{side_by_side(lines)}\n"
-        f"True differences that are found in 80% of repetitions: from {least}{f' to {most}' * (least != most)} on.\n"
+        f"(95%, for all pairs together, here {len(found)}; · means not significant).\n{side_by_side(lines)}\n"
+        f"True differences that are found in 80% of repetitions: {power}.\n"
     )
 
 
@@ -206,7 +207,9 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]):
         several = {name: own[length] for name, own in losses.items() if length in own and len(own[length]) > 1}
         several = dict(sorted(several.items(), key=lambda item: results[item[0]]["kept"]))
-        kept = kept_beside({name: results[name] for name in several})
+        kept = kept_beside(results)
+        if len(several) > 1 and kept >= set(several):
+            print(f"No pairs at {protocol.column} {length}: they need two runs of your own that differ in --seed.\n")
         if found := contrasts(several, targets["documents"], protocol.seed, kept):
             print(contrast_table(protocol, found, length))
             summary["contrasts"][length] = {f"{a} - {b}": pair for (a, b), pair in found.items()}

@@ -140,6 +140,9 @@ def test_a_kept_line_stands_for_its_runs(runs, tmp_path, capsys, monkeypatch):
     assert shown.split("Each cell")[1].split("picture")[0] == table.split("picture")[0]
     E.main([*ropes, lines[0], *common])  # not pooled, although the settings are the same
     assert len(read(tmp_path)["runs"]) == 2
+    shutil.copy(lines[0], tmp_path / "kept" / "rope2.npz")
+    E.main([lines[0], f"{tmp_path}/kept/rope2", alibi, *common])
+    assert "No pairs at context 16: they need two runs of your own" in capsys.readouterr().out
     with pytest.raises(ValueError, match=f"rope' is a line: name its folder, --keep={tmp_path}/kept"):
         E.EvalConfig(runs=(alibi,), keep=f"{tmp_path}/kept/rope")
 
@@ -171,6 +174,12 @@ def test_a_kept_line_grows_by_new_seeds(runs, trained, tmp_path, monkeypatch):
     ):
         with pytest.raises(ValueError, match=f"cannot join {tmp_path}/kept/mine.npz: {unlike}"):
             keep(run, more=more)
+    for file in ("best.pt", "latest.pt"):
+        content = torch.load(other / file)
+        content["config"]["max_iters"] = 9
+        torch.save(content, other / file)
+    with pytest.raises(ValueError, match=f"{other} stopped at step 3 of 9: finish it before --keep"):
+        keep(other)
     monkeypatch.undo()
     assert keep(paths[2]) == (name, seeds, losses)
     for changed in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"]):
