@@ -173,6 +173,9 @@ def check(cfg, protocol, dataset, run, targets):
     if cfg.max_position:
         changed.check_gaps(cfg.max_position)
     if cfg.keep:
+        steps = run.settings.get("max_iters", 0)
+        if steps and (last := load_checkpoint(run.folder, "latest").step) < steps:
+            raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
         line_of(cfg, protocol, dataset, run, changes(cfg))
 
 

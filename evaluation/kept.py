@@ -22,7 +22,7 @@ import torch
 from config import checked
 from model import GPTConfig
 from run import files
-from run.checkpoint import Checkpoint, is_whole, load_checkpoint
+from run.checkpoint import Checkpoint, is_whole
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,6 @@ def line_of(cfg, protocol, dataset, run, changed):
     model, in words: rope-window128. ValueError if the line is another experiment or measurement."""
     if not run.settings:
         raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
-    last, steps = load_checkpoint(run.folder, "latest").step, run.settings["max_iters"]
-    if last < steps:
-        raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
     settings, model = run.shared_settings, dataclasses.asdict(run.under(cfg, protocol.longest))
     measured = measured_as(protocol)
     about = {"dataset_hash": dataset.hash, "measured": measured, "model": model, "settings": settings}

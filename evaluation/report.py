@@ -204,10 +204,10 @@ def report(protocol, results, losses, dataset, targets, base, changed, of):
     print(f"\n{table(protocol, results)}", end="")
     summary = {"of": of, "protocol": protocol.name, "blocks": protocol.blocks, "block_tokens": protocol.block_tokens}
     summary |= {"threshold": protocol.threshold, "datasets": {dataset.name: text}, "runs": results, "contrasts": {}}
+    kept = kept_beside(results)
     for length in dict.fromkeys([*protocol.training_lengths, protocol.shown()[-1]]):
         several = {name: own[length] for name, own in losses.items() if length in own and len(own[length]) > 1}
         several = dict(sorted(several.items(), key=lambda item: results[item[0]]["kept"]))
-        kept = kept_beside(results)
         if len(several) > 1 and kept >= set(several):
             print(f"No pairs at {protocol.column} {length}: they need two runs of your own that differ in --seed.\n")
         if found := contrasts(several, targets["documents"], protocol.seed, kept):
