@@ -125,7 +125,7 @@ def draw_seeing():
 def draw_settings(multiple=16):
     """Δ of each scheme in each setting where it was measured."""
     figure, (axes,) = figure_of(1, f"Δ at {multiple} times the training length (nats)", width=10, height=5)
-    names = ("alibi", "fox5", "transformer_xl", "rope_nope", "t5", "scale_invariant", "none", "rope", "sinusoidal")
+    names = "alibi fox5 dape transformer_xl rope_nope t5 scale_invariant none rope sinusoidal".split()
     values = np.full((len(SETTINGS), len(names)), np.nan)
     for j, name in enumerate(names):
         for folder, (delta, *_) in by_setting(partial(value, f"Δ{name}@{multiple}")).items():
