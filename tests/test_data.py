@@ -174,7 +174,9 @@ def test_a_token_id_past_the_vocabulary_is_refused():
         split.windows(np.array([0, 1]), 2)
 
 
-@pytest.mark.parametrize("name, command", [("no_such", "PATH --name=no_such"), ("recall_char", "recall"), ("kjv", "kjv")])
+@pytest.mark.parametrize(
+    "name, command", [("no_such", "PATH --name=no_such"), ("recall_char", "recall"), ("kjv", "kjv")]
+)
 def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, command, tmp_path):
     with pytest.raises(ValueError, match=f"{name}' is not prepared .*: run  python -m data.prepare {command}$"):
         data.load(name if name == "no_such" else f"{tmp_path}/{name}")
