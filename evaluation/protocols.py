@@ -26,7 +26,7 @@ class Protocol:
     panels = {"loss": "loss (nats per token)"}  # of the picture: key in a row -> label of the y axis
     headline = "loss"  # the key in a row of what `losses` returns
     targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
-    cells = "loss in nats per token, then Δ: that loss minus the loss at the training length (there: ± of the loss)"
+    cells = "loss in nats per token, then Δ: that loss minus the loss at the training length"
     uncertainty = (
         "± of one run: its 95% band, over the choice of text only, for all lengths simultaneously.\n"
         "± of several seeds: the 95% interval of their mean, over text and seeds, for each length alone."
@@ -110,10 +110,9 @@ class Protocol:
     def rows(self, found, trained):
         """{length: row, or None where the scheme is undefined}."""
         losses, rows = self.losses(found), dict.fromkeys(self.lengths)
-        deltas = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
-        for n, (loss, level, _) in self.bands(losses, found).items():
-            delta, band, errors = deltas[n]
-            rows[n] = {"loss": loss, "level": level, "delta": delta, "band": band} | errors
+        bands = self.bands({n: values - losses[trained] for n, values in losses.items()}, found)
+        for n, (delta, band, errors) in bands.items():
+            rows[n] = {"loss": losses[n].mean(), "delta": delta, "band": band} | errors
         return rows
 
     # how it is shown
@@ -125,7 +124,7 @@ class Protocol:
     def cell(self, row, is_training_length):
         """One run at one length."""
         if is_training_length:
-            return f"{row['loss']:.3f} {within(row['level'])} at training"
+            return f"{row['loss']:.3f}  at training  "
         return f"{row['loss']:.3f}  {row['delta']:+.3f} {within(row['band'])}"
 
     def interval(self, row, key):

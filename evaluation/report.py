@@ -54,10 +54,9 @@ def difference(a, b, documents, seed):
 
 
 def columns(lines):
-    """Lines of texts as one text. All columns but the first have the same width."""
-    left = max(len(first) for first, *_ in lines)
-    wide = 2 + max(len(text) for _, *texts in lines for text in texts)
-    return "\n".join(f"{first:>{left}}" + "".join(f"{text:>{wide}}" for text in texts) for first, *texts in lines)
+    """Lines of equally many texts as one text."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(f"{text:>{w}}" for text, w in zip(line, widths, strict=True)) for line in lines)
 
 
 def side_by_side(lines):
@@ -108,24 +107,28 @@ def verdict(protocol, result):
 
 def answer(protocol, results, losses, documents):
     """The table that sums up: a line for each run, the lowest loss at the longest length first."""
-    last, lengths = protocol.shown()[-1], protocol.training_lengths
-    at_training = f"loss at {lengths[0]:,}" if len(lengths) == 1 else "loss at training length"
+    last, (first, *others) = protocol.shown()[-1], protocol.training_lengths
     order = sorted(results, key=lambda name: (results[name]["rows"][last] or {"loss": np.inf})["loss"])
-    best, several, mixed = order[0], len(results) > 1, len({"seeds" in result for result in results.values()}) > 1
-    lines = [["", at_training, f"loss at {last:,}", f"Δ at {last:,}", *[f"minus {best}"] * several, "past training"]]
+    top, several, mixed = order[0], len(results) > 1, len({"seeds" in result for result in results.values()}) > 1
+
+    def beside(name, n):
+        """The loss at a length, and if there are several runs, that loss minus the first line's."""
+        row, minus = results[name]["rows"][n], ""
+        if row and name != top and n in losses[top]:
+            mean, width = difference(losses[name][n], losses[top][n], documents, protocol.seed)
+            minus = f"{mean:+.3f} {within(width)}"
+        return f"{row['loss']:.3f}" if row else "—", *[minus] * several
+
+    heads = "loss at training length" if others else f"loss at {first:,}", f"loss at {last:,}"
+    minus = ["minus first"] * several
+    lines = [["", heads[0], *minus, heads[1], *minus, f"Δ at {last:,}", "past training"]]
     for name in order:
-        rows, end, delta, other = results[name]["rows"], "—", "—", ""
-        trained = rows[results[name]["training_length"]]
-        if row := rows[last]:
-            end, delta = f"{row['loss']:.3f}", f"{row['delta']:+.3f} {within(row['band'])}"
-        if row and name != best:
-            mean, width = difference(losses[name][last], losses[best][last], documents, protocol.seed)
-            other = f"{mean:+.3f} {within(width)}"
-        seeds = f" ({len(results[name]['seeds'])} seeds)" if "seeds" in results[name] else ""
-        at_start = f"{trained['loss']:.3f} {within(trained['level'])}"
-        lines.append([name + seeds, at_start, end, delta, *[other] * several, verdict(protocol, results[name])])
+        row, seeds = results[name]["rows"][last], len(results[name].get("seeds", ()))
+        start, end = beside(name, results[name]["training_length"]), beside(name, last)
+        delta = f"{row['delta']:+.3f} {within(row['band'])}" if row else "—"
+        lines.append([name + f" ({seeds} seeds)" * (seeds > 0), *start, *end, delta, verdict(protocol, results[name])])
     compared = (
-        f"The lowest loss at {last:,} comes first; minus {best}: the loss at {last:,}, minus that of {best}.\n"
+        f"The lowest loss at {last:,} comes first; minus first: the loss to the left, minus that of the first line.\n"
         f"Each ± stands alone, not corrected for the number of runs.\n"
         + "A difference between several seeds and a single run has no ±.\n"
         * mixed
