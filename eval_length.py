@@ -214,8 +214,8 @@ def main(argv):
     *_, text = targets.values()  # of the longest training length
     picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
     lines = {}  # file: seeds
-    for name, run in runs.items():
-        if cfg.keep and not isinstance(run, KeptRun):
+    for name, run in own.items():
+        if cfg.keep:
             lines |= keep_run(cfg, protocol, dataset, run, found[name], changes(cfg))
     for file, seeds in lines.items():
         print(f"kept      {file} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})")

@@ -85,7 +85,7 @@ def load(name):
         from data import prepare, texts  # only here: most calls find it prepared
 
         if name != DEFAULT:
-            known = {name: what for what, text in texts.TEXTS.items() for name in (what, text.dataset)}
+            known = {key: what for what, text in texts.TEXTS.items() for key in (what, text.dataset)}
             prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "none"
             how = f"run  python -m data.prepare {known.get(folder.name, f'PATH --name={name}')}"
             raise ValueError(f"dataset {name!r} is not prepared (prepared are: {prepared}): {how}")
