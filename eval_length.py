@@ -1,8 +1,8 @@
 """Loss as the context grows past the training length:  python eval_length.py out/rope out/alibi
 
 Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
-loss at the training length, with a 95% band. The numbers and the picture go to results/. Measurements are kept in the
-run folders and not repeated; after Ctrl-C, the same command resumes. Protocols:
+loss at the training length with its 95% interval. The numbers and the picture go to results/. Measurements stay in the
+run folders and are not repeated; after Ctrl-C, the same command resumes. Protocols:
 
 """
 
@@ -11,7 +11,7 @@ import inspect
 import io
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,36 +19,35 @@ from tqdm import tqdm
 
 import config
 import data
-from evaluation import attention, recall  # noqa: F401  (they register their protocols)
-from evaluation.kept import KeptRun, is_line, keep_run, kept, line_of, load_line, measured_as
+from evaluation import lines as line_files
+from evaluation import recall  # noqa: F401  (it registers its protocol)
+from evaluation.lines import Line, differing_settings, group_seeds, is_line, line_path, measured_before
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import charts, pool_seeds, report
-from evaluation.windows import Subject
-from model import SCHEMES, find_scheme
+from evaluation.report import charts, draw, print_report, result_of, write_numbers
+from evaluation.windows import Scorer
+from model import find_scheme
 from run import files, tracking
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
-CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position", "sinks")  # of the trained models
+CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position")  # of the trained models
 
 
 @dataclass(frozen=True)
 class EvalConfig(Overrides):
     # what is measured
-    runs: tuple = ()  # given without a flag: run folders, or anything else that sample.py accepts
+    runs: tuple = ()  # given without a flag: run folders, kept results, or anything else that sample.py accepts
     protocol: str = "fixed"  # what is scored; see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position, entropy 64); questions (200)
+    blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
-    sinks: int = 0  # with --window: the first keys that stay visible beside it (StreamingLLM)
     max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
-    threshold: float = 0.1  # nats that Δ exceeds, by more than its ±, at the breakdown length L*; flat is below half
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
-    seed: int = 1337  # for the choice of blocks and for the bootstrap
+    seed: int = 1337  # for the choice of blocks
     # this call
-    keep: str = ""  # a folder that gets the losses of out/NAME-SEED in NAME.npz, which can stand for the run's seeds
+    keep: str = ""  # a folder that gets the losses of out/NAME-SEED in NAME.npz, which can be named instead of the runs
     results_dir: str = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"  # where the charts go
@@ -58,169 +57,200 @@ class EvalConfig(Overrides):
         if not self.runs:
             raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
         if self.keep and is_line(self.keep):
-            raise ValueError(f"keep={self.keep!r} is a line: name its folder, --keep={Path(self.keep).parent}")
+            raise ValueError(f"--keep={self.keep} is a kept result: name its folder, --keep={Path(self.keep).parent}")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position", "sinks")
+        config.at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
                 others = ", ".join(readers)
                 raise ValueError(f"--protocol={self.protocol} has no option --{f.name}; these have: {others}")
 
+    def changes(self):
+        """What this evaluation changes in the trained models, in words."""
+        return [f"{name}={getattr(self, name)}" for name in CHANGES if getattr(self, name) != getattr(EvalConfig, name)]
+
 
 def open_runs(cfg):
-    """{name: Checkpoint} of the runs, and the dataset. ValueError if they do not fit together."""
-    runs = {}
-    for path in cfg.runs:
-        runs |= load_line(path) if is_line(path) else {path: load_checkpoint(path)}
-    names = [run.folder.resolve().name for run in runs.values()]
-    if len(set(names)) == len(names):  # else they keep their paths
-        runs = dict(zip(names, runs.values(), strict=True))
-    texts = {name: run.dataset_name(cfg.dataset) for name, run in runs.items()}
+    """The runs {name: Checkpoint}, the kept results {name: Line}, and the dataset. ValueError if they do not fit
+    together."""
+    opened = {path: Line.read(path) if is_line(path) else load_checkpoint(path) for path in cfg.runs}
+    names = [item.folder.resolve().name for item in opened.values()]
+    if len(set(names)) == len(names):  # otherwise they keep their paths
+        opened = dict(zip(names, opened.values(), strict=True))
+    runs = {name: item for name, item in opened.items() if not isinstance(item, Line)}
+    kept = {name: item for name, item in opened.items() if isinstance(item, Line)}
+    texts = {name: item.dataset_name(cfg.dataset) for name, item in opened.items()}
     if len(set(texts.values())) > 1:
-        lines = {name: run.path for name, run in runs.items() if isinstance(run, KeptRun)}
-        held = ", ".join(dict.fromkeys(f"{lines.get(name, name)} on {text}" for name, text in texts.items()))
-        how = "a kept line stands for its own text only" if lines else "choose one with --dataset=NAME"
-        raise ValueError(f"the runs were trained on different texts ({held}): {how}")
+        found = ", ".join(f"{name} on {text}" for name, text in texts.items())
+        how = "a kept result is valid for its own text only" if kept else "choose one with --dataset=NAME"
+        raise ValueError(f"the runs were trained on different texts ({found}): {how}")
     dataset = data.load(next(iter(texts.values())))
-    for run in runs.values():
-        run.check_dataset(dataset, cfg.dataset)
-        if run.step < run.settings.get("max_iters", 0):
-            print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {run.settings['max_iters']}")
-    return runs, dataset
+    for item in opened.values():
+        item.check_dataset(dataset, cfg.dataset)
+    return runs, kept, dataset
 
 
-def changes(cfg):
-    """What cfg changes in the trained models, in words."""
-    return [f"{name}={getattr(cfg, name)}" for name in CHANGES if getattr(cfg, name) != getattr(EvalConfig, name)]
+def line_of(cfg, protocol, dataset, blocks, runs):
+    """The Line of runs that differ only in their seed, without its losses. ValueError if they cannot be measured as cfg
+    asks."""
+    for run in runs:
+        steps = run.settings.get("max_iters", 0)
+        if run.step < steps:
+            print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
+    model = runs[0].under(cfg, protocol.longest)
+    if cfg.max_position:
+        model.check_gaps(cfg.max_position)
+    trained_with = line_files.shared_settings(runs[0].settings)
+    return Line(
+        config=model,
+        settings={k: v for k, v in trained_with.items() if k not in asdict(model) or v != asdict(model)[k]},
+        dataset_hash=dataset.hash,
+        measured=protocol.settings(),
+        runs=[
+            {
+                "seed": run.settings.get("seed"),
+                "step": run.step,
+                "tuning_loss": run.best_val_loss,
+                "checkpoint": run.hash,
+                "machine": line_files.machine(),
+            }
+            for run in runs
+        ],
+        blocks=blocks,
+    )
 
 
-def unlike_settings(runs, beside):
-    """The settings besides scheme and seed in which one of the runs differs from most runs, in words: "max_iters: 850
-    in none, 100 in t5". `beside`: other runs that count as well. Names are without the seed if all seeds agree. If the
-    most common value has more than three names, they are "the others"."""
-    expected = {"vocab_size", "pos_scheme", "pos_options"}
-    expected |= {name for scheme in SCHEMES.values() for name in scheme.reads}
-    counted, words = beside | runs, []
-    known = {name: dataclasses.asdict(run.config) | run.shared_settings for name, run in counted.items()}
-    shorts = {name: run.without_seed(name) for name, run in counted.items()}
-    for key in sorted(set.intersection(*map(set, known.values())) - expected):
-        names = {}  # {value: the runs that have it}
-        for name, settings in known.items():
-            same = all(known[n][key] == settings[key] for n, short in shorts.items() if short == shorts[name])
-            names.setdefault(str(settings[key]), {})[shorts[name] if same else name] = None
-        most = max(names, key=lambda value: len(names[value]))
-        if any(str(known[name][key]) != most for name in runs):
-            if len(names[most]) > 3:
-                names[most] = ["the others"]
-            words.append(f"{key}: " + ", ".join(f"{value or repr('')} in {', '.join(names[value])}" for value in names))
-    return "; ".join(words)
+def check_keep(cfg, name, line, runs):
+    """The path where --keep writes a line. ValueError if it cannot be kept."""
+    for run in runs:
+        if not run.settings:
+            raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
+        steps = run.settings["max_iters"]
+        last = load_checkpoint(run.folder, "latest").step
+        if last < steps:
+            raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
+    path = line_path(cfg.keep, line_files.without_seed(Path(name).name, runs[0].settings), cfg.changes())
+    if is_line(path):
+        missing = {run["seed"] for run in Line.read(path).runs} - {run["seed"] for run in line.runs}
+        if missing:
+            raise ValueError(f"{path}.npz also has seed {min(missing)}: name the runs of all its seeds")
+    return path
 
 
-def measure(cfg, protocol, run, dataset, targets):
-    """The targets and what each job yields, {name: array}, and whether anything was computed. What the run's folder
-    already has is not computed again; the rest is saved there job by job."""
-    device, trained = pick_device(cfg.device), run.config.block_size
+def measure(cfg, protocol, run, dataset, blocks):
+    """What each job yields, {name: array}, and whether anything was computed. What the run's folder already has is not
+    computed again; the rest is saved there job by job."""
+    device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
+    trained = run.config.block_size
     code = inspect.getmodule(find_scheme(run.config.pos_scheme)), type(protocol)  # either may have been edited
-    key = measured_as(protocol) | {  # everything that the values depend on
-        "lengths": protocol.longest, "checkpoint": run.hash, "dataset": dataset.hash, "dtype": str(dtype),
-        "overrides": [getattr(cfg, name) for name in CHANGES], "code": [inspect.getsource(part) for part in code],
-    }  # fmt: skip
-    path = run.folder / f"{protocol.stem}-{files.json_hash(key)[:12]}.npz"
-    found = targets | kept(path, {"key", *targets}, len(targets["ends"]))
+    inputs = protocol.settings() | {  # everything that the values depend on
+        "lengths": protocol.longest,
+        "checkpoint": run.hash,
+        "dataset": dataset.hash,
+        "dtype": str(dtype),
+        "overrides": [getattr(cfg, name) for name in CHANGES],
+        "code": [inspect.getsource(part) for part in code],
+    }
+    path = run.folder / f"{protocol.stem}-{files.json_hash(inputs)[:12]}.npz"
+    arrays = measured_before(path, len(blocks.ends))
     jobs = protocol.jobs(trained, run.config.max_positions)
-    missing = {job: length for job, length in jobs.items() if job not in found}
-    model = run.model(device) if missing else None
-    n_tokens = sum(len(targets["ends"]) * len(protocol.layout(length)[0]) * length for length in missing.values())
+    missing = {job: length for job, length in jobs.items() if job not in arrays}
+    if not missing:
+        return arrays, False
+    model = run.model(device)
+    n_tokens = sum(len(blocks.ends) * len(protocol.layout(length)[0]) * length for length in missing.values())
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        subject = Subject(model, dataset.val, dtype, bar.update, cfg.max_position)
+        scorer = Scorer(model, dataset, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
             model.override(run.under(cfg, length))
-            found |= protocol.measure(job, length, subject, found, trained)
-            np.savez(file := io.BytesIO(), key=json.dumps(key), **found)
+            arrays |= protocol.measure(job, length, scorer, blocks, trained)
+            places = {"ends": blocks.ends, "documents": blocks.documents}
+            np.savez(file := io.BytesIO(), key=json.dumps(inputs), **places, **arrays)
             files.write(path, file.getvalue())
-    return found, bool(missing)
+    return arrays, True
 
 
-def measure_all(cfg, protocol, runs, dataset, targets):
-    """{name: what was found} of every run, and whether anything was computed."""
-    found, is_new = {}, False
-    for name, run in runs.items():
-        start, trained = time.perf_counter(), run.config.block_size
-        if isinstance(run, KeptRun):
-            found[name] = run.losses(protocol, targets[trained])
-            continue
-        with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
-            found[name], computed = measure(cfg, protocol, run, dataset, targets[trained])
-        took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
-        print(f"{name}: {took}", flush=True)
-        is_new |= computed
-    return found, is_new
-
-
-def check(cfg, protocol, dataset, run, targets):
-    """ValueError if a run cannot be measured, or kept, as cfg asks."""
-    if isinstance(run, KeptRun):
-        if changes(cfg):
-            raise ValueError(
-                f"{run.path} stays as it was measured: {', '.join(changes(cfg))} needs the runs themselves"
-            )
-        run.losses(protocol, targets[run.config.block_size])
-        return
-    changed = run.under(cfg, protocol.longest)
-    if cfg.max_position:
-        changed.check_gaps(cfg.max_position)
-    if cfg.keep:
-        steps = run.settings.get("max_iters", 0)
-        if steps and (last := load_checkpoint(run.folder, "latest").step) < steps:
-            raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
-        line_of(cfg, protocol, dataset, run, changes(cfg))
+def measure_lines(cfg, protocol, lines, groups, dataset, blocks):
+    """Gives each line the losses of its runs, {name of the line: {name: Checkpoint}}. Returns whether anything was
+    computed."""
+    is_new = False
+    for line, runs in groups.items():
+        measured = []
+        for name, run in runs.items():
+            start = time.perf_counter()
+            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+                arrays, computed = measure(cfg, protocol, run, dataset, blocks)
+            took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
+            print(f"{name}: {took}", flush=True)
+            measured.append(arrays)
+            is_new |= computed
+        jobs = set.intersection(*map(set, measured))
+        lines[line].arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
+    return is_new
 
 
 def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
-    runs, dataset = open_runs(cfg)
-    protocol = PROTOCOLS[cfg.protocol](cfg, {run.config.block_size for run in runs.values()}, len(dataset.val.tokens))
-    group = next(iter(runs.values())).settings.get("wandb_group") or Path(dataset.name).name
-    x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    wandb = {
-        "project": cfg.wandb_project, "group": group, "job_type": "eval_length",
-        "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}", "config": dataclasses.asdict(cfg),
-    }  # fmt: skip
+    runs, kept, dataset = open_runs(cfg)
+    training_lengths = {item.config.block_size for item in (runs | kept).values()}
+    protocol = PROTOCOLS[cfg.protocol](cfg, training_lengths, len(dataset.val.tokens))
 
     # mistakes are reported before anything is measured
-    targets = {length: protocol.prepare(dataset, length) for length in protocol.training_lengths}
-    for run in runs.values():
-        check(cfg, protocol, dataset, run, targets)
+    blocks = protocol.choose_blocks(dataset)
+    for line in kept.values():
+        if cfg.changes():
+            flags = " ".join(f"--{change}" for change in cfg.changes())
+            raise ValueError(f"{line.path} is a kept result: to measure with {flags}, name its run folders")
+        line.check_measured(protocol, blocks)
+    groups = group_seeds(runs)
+    lines = {name: line_of(cfg, protocol, dataset, blocks, [*group.values()]) for name, group in groups.items()}
+    paths = {}
+    beside = dict(kept)
+    if cfg.keep:
+        paths = {name: check_keep(cfg, name, lines[name], [*group.values()]) for name, group in groups.items()}
+        beside |= {path.stem: Line.read(path) for path in sorted(Path(cfg.keep).glob("*.npz"))}
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
-    own, beside = {name: run for name, run in runs.items() if not isinstance(run, KeptRun)}, {}
-    for path in sorted(Path(cfg.keep).glob("*.npz")) if cfg.keep else []:
-        beside |= {run.folder.name: run for run in load_line(str(path)).values()}
-    if unlike := unlike_settings(own or runs, beside | runs):
-        print(f"note: besides scheme and seed, these runs differ in {unlike}")
+    if differences := differing_settings(lines or kept, beside):
+        print(f"note: besides scheme and seed, these runs differ in {differences}")
 
     try:
-        found, is_new = measure_all(cfg, protocol, runs, dataset, targets)
+        is_new = measure_lines(cfg, protocol, lines, groups, dataset, blocks)
     except KeyboardInterrupt:
-        print("\nstopped; finished measurements are kept, and the same command resumes", flush=True)
+        print("\nstopped; finished measurements are saved, and the same command resumes", flush=True)
         raise
-    results, losses = pool_seeds(protocol, runs, found)
+
+    # show, keep, log
+    lines |= kept
+    results = {name: result_of(protocol, line) for name, line in lines.items()}
+    print_report(protocol, lines, results, dataset, blocks)
+    for name, path in paths.items():
+        lines[name].write(path)
+        print(f"kept      {path}.npz (seeds {', '.join(str(run['seed']) for run in lines[name].runs)})")
     left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
-    settings = {key: value for key, value in dataclasses.asdict(cfg).items() if key not in left_out}
-    of = {"runs": [str(run.folder.resolve()) for run in runs.values()], "settings": settings}
-    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(of)[:6]}")
-    *_, text = targets.values()  # of the longest training length
-    picture = report(protocol, results, losses, dataset, text, base, changes(cfg), of)
-    lines = {}  # file: seeds
-    for name, run in own.items():
-        if cfg.keep:
-            lines |= keep_run(cfg, protocol, dataset, run, found[name], changes(cfg))
-    for file, seeds in lines.items():
-        print(f"kept      {file} (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})")
+    inputs = {
+        "runs": [str(item.folder.resolve()) for item in (runs | kept).values()],
+        "settings": {key: value for key, value in asdict(cfg).items() if key not in left_out},
+    }
+    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
+    numbers = base.with_suffix(".json")
+    picture = base.with_suffix(".png")
+    write_numbers(numbers, inputs, protocol, results, dataset, blocks)
+    draw(protocol, results, "; ".join([f"text: {dataset.name}", *cfg.changes()])).savefig(picture)
+    print(f"picture   {picture}\nnumbers   {numbers}; the losses of each block: .npz files in the run folders")
     if is_new:
-        tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, wandb)
+        x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
+        first = next(iter(runs.values()))
+        names = {
+            "project": cfg.wandb_project,
+            "group": first.settings.get("wandb_group") or Path(dataset.name).name,
+            "job_type": "eval_length",
+            "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "config": asdict(cfg),
+        }
+        tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, names)
     return 0
 
 

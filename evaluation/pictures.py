@@ -23,22 +23,29 @@ def scheme_styles(schemes):
     """matplotlib's keywords for each line, given its scheme. The schemes of ORDER have the same colour and marker in
     every picture. Other schemes, and further lines of a scheme, take the colours that are free in this one, then used
     ones with another dash."""
-    schemes, styles = list(schemes), []
+    schemes = list(schemes)
     unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
     free = itertools.chain(unused, itertools.count(len(COLORS)))
+    styles = []
     for n, scheme in enumerate(schemes):
         is_first = scheme in ORDER and scheme not in schemes[:n]
         i = ORDER.index(scheme) if is_first else next(free)
-        color, marker, dash = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLORS) % len(DASHES)]
-        styles.append({"color": color, "marker": marker, "markersize": 5, "linestyle": dash})
+        style = {
+            "color": COLORS[i % len(COLORS)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "markersize": 5,
+            "linestyle": DASHES[i // len(COLORS) % len(DASHES)],
+        }
+        styles.append(style)
     return styles
 
 
 def mark_training_length(axes, *lengths):
+    at = ("data", "axes fraction")
     for n in sorted(set(lengths)):
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
-        axes.annotate(f"training length {n}", (n, 0), xycoords=("data", "axes fraction"), xytext=(4, 6),
-                      textcoords="offset points", color="0.4", fontsize=8)  # fmt: skip
+        text = dict(xycoords=at, xytext=(4, 6), textcoords="offset points", color="0.4", fontsize=8)
+        axes.annotate(f"training length {n}", (n, 0), **text)
 
 
 def symlog(axes, linear=0.1):
@@ -56,19 +63,28 @@ def label_ends(axes, ends, apart=0.05, bold=()):
     [(label, color, (x, y) of the end)]; the end is None for a line that stops earlier, whose label comes last."""
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True)
-    wanted = [0.02 if end is None else to_axes.transform(end)[1] for *_, end in ends]
-    for i, place in enumerate(spread(np.array(wanted), apart)):
-        label, color, end = ends[i]
+    heights = [0.02 if end is None else to_axes.transform(end)[1] for *_, end in ends]
+    for (label, color, end), height in zip(ends, spread(np.array(heights), apart), strict=True):
         arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
-        axes.annotate(label, end or axes.viewLim.p0, (1.035, place), color=color, arrowprops=arrow, va="center",
-                      textcoords="axes fraction", fontsize=9, weight="bold" if label in bold else "normal",
-                      annotation_clip=False)  # fmt: skip
+        axes.annotate(
+            label,
+            end or axes.viewLim.p0,
+            (1.035, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=9,
+            weight="bold" if label in bold else "normal",
+            color=color,
+            arrowprops=arrow,
+            annotation_clip=False,
+        )
 
 
 def spread(wanted, apart):
     """The places closest, by least squares, to the wanted ones, which descend, if each lies `apart` below the last:
     an isotonic regression (Barlow et al. 1972), by its min-max formula."""
-    shift, n = apart * np.arange(len(wanted)), len(wanted)
+    n = len(wanted)
+    shift = apart * np.arange(n)
     free = wanted + shift
     best = [min(max(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1)) for i in range(n)]
     return best - shift

@@ -9,7 +9,7 @@ import torch
 from data import tuning_part
 from evaluation.protocols import Protocol, doublings
 from evaluation.statistics import wilson
-from evaluation.windows import score
+from evaluation.windows import Blocks
 
 MENTION = re.compile(r"(\d)([a-zA-Z])")  # a digit and its letter: the first time a fact, from then on a question
 SIGNS = ".0123456789"  # the filler between mentions, and the digits
@@ -19,18 +19,22 @@ NEAREST = 4  # tokens: a row holds the distances from one power of two to the ne
 def find_questions(split, tokenizer):
     """Every question of the text, (questions, 2): the start of its document, and the place of its answer. ValueError if
     tokens are not characters, if there is no question, or if a digit has two letters in one document."""
-    found, consistent = [], True
+    questions = []
+    consistent = True
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
-        text, letters = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace"), {}
-        for mention in MENTION.finditer(text if len(text) == last - first else ""):
+        text = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace")
+        if len(text) != last - first:
+            continue  # tokens are not characters
+        letters = {}  # digit -> letter
+        for mention in MENTION.finditer(text):
             digit, letter = mention.groups()
             if digit in letters:
-                found.append((first, first + mention.end() - 1))
+                questions.append((first, first + mention.end() - 1))
             consistent &= letters.setdefault(digit, letter) == letter
-    if not (consistent and found):
+    if not (consistent and questions):
         how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
-    return np.array(found)
+    return np.array(questions)
 
 
 def choose_questions(dataset, longest, n, seed):
@@ -41,10 +45,10 @@ def choose_questions(dataset, longest, n, seed):
     if not len(fits):
         raise ValueError(f"no question has {longest:,} tokens of its document before it: choose shorter --lengths")
     rng = np.random.default_rng(seed)
-    shuffled = rng.permutation(fits)
-    facts = np.stack([start, dataset.val.tokens[answer - 1]])[:, shuffled]
+    order = rng.permutation(fits)
+    facts = np.stack([start, dataset.val.tokens[answer - 1]])[:, order]
     _, one_of_each = np.unique(facts, axis=1, return_index=True)
-    chosen = np.sort(shuffled[rng.permutation(one_of_each)[:n]])
+    chosen = np.sort(order[rng.permutation(one_of_each)[:n]])
     return answer[chosen], start[chosen]
 
 
@@ -70,63 +74,56 @@ def planted(signs, distances):
 
 class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back in the context does the model find an answer?"
-    options = ("max_position", "sinks")
+    options = ("max_position",)
     default_blocks = 200  # questions
-    column, axis = "distance ≥", "tokens from the fact to the question, at least"
-    panels, headline = {"accuracy": "share of right answers"}, "accuracy"
+    column = "distance ≥"
+    axis = "tokens from the fact to the question, at least"
+    columns = {"accuracy": "", "loss": "loss"}
+    panels = {"accuracy": "share of right answers"}
     targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
-    cells = "the share of right answers, its 95% interval, and the loss of the answers in nats"
-    uncertainty = (
-        "Intervals of one run: over the choice of questions (Wilson); of several seeds: over documents and seeds."
-    )
-    apart = 1.04
-    identity = {"questions": "planted once, with the longest context before all of them"}
+    legend = "The share of right answers with its interval (one run: Wilson's, over questions), and their loss in nats"
+    ranked = False
+    version = 2  # a fact is planted once, after its other mentions have been removed from the longest context
 
-    def prepare(self, dataset, trained):
-        """`ends` (questions,): the places of the answers; `documents`: the starts of their documents; `signs`: the ids
-        of SIGNS."""
-        ends, documents = choose_questions(dataset, self.longest, self.blocks, self.seed)
-        signs = dataset.tokenizer.encode(SIGNS)
-        return {"ends": ends, "documents": documents, "signs": signs, "bytes_per_token": 1.0, "crossing": 0.0}
+    def choose_blocks(self, dataset):
+        """The places of the answers, and the starts of their documents."""
+        return Blocks(*choose_questions(dataset, self.longest, self.blocks, self.seed))
+
+    def shown(self):
+        return doublings(NEAREST, self.longest // 2)
 
     def jobs(self, trained, limit):
         """One for each distance, with contexts that are just long enough."""
         lengths = {str(d): max(trained, 2 * d) for d in self.shown()}
         return {d: length for d, length in lengths.items() if limit is None or length <= limit}
 
-    def measure(self, job, length, subject, found, trained):
+    def measure(self, job, length, scorer, blocks, trained):
         """Whether each answer is right (questions,), and `loss-D`, its loss. The facts stand D to 2D tokens back."""
         d = int(job)
         rng = np.random.default_rng((self.seed, d))
-        distances = rng.integers(d, min(2 * d, length - 2), size=len(found["ends"]))
-        change = planted(found["signs"], distances)
-        losses, right = score(subject, found["ends"] - length, length, scored=1, change=change)
+        distances = rng.integers(d, min(2 * d, length - 2), size=len(blocks.ends))
+        change = planted(scorer.dataset.tokenizer.encode(SIGNS), distances)
+        losses, right = scorer.score(blocks.ends - length, length, scored=1, change=change)
         return {job: right[:, 0], f"loss-{job}": losses[:, 0]}
 
-    def losses(self, found):
-        """{distance: whether each answer is right}, as numbers."""
-        return {d: found[str(d)].astype(float) for d in self.shown() if str(d) in found}
+    def values(self, arrays, trained):
+        right = {d: arrays[str(d)].astype(float) for d in self.shown() if str(d) in arrays}
+        losses = {d: arrays[f"loss-{d}"] for d in right if f"loss-{d}" in arrays}
+        return {"accuracy": right, "loss": losses}
 
-    def rows(self, found, trained):
-        """One run has Wilson's interval, over questions. Several seeds have the interval over documents and seeds, or
-        Wilson's if that is wider: the first is 0 wide if all answers are right, although that may be luck."""
-        rows, losses = dict.fromkeys(self.shown()), self.losses(found)
-        bands = self.bands({d: right for d, right in losses.items() if right.ndim > 1}, found)
-        for d, right in losses.items():
-            share, n = right.mean(), right.shape[-1]
-            _, width, _ = bands.get(d, (share, np.nan, {}))
-            low, high = wilson(share * n, n)
-            low, high = max(0.0, np.fmin(low, share - width)), min(1.0, np.fmax(high, share + width))  # ignores NaN
-            loss = found.get(f"loss-{d}", np.full(1, np.nan)).mean()  # older kept lines have none
-            rows[d] = {"n": n, "accuracy": share, "low": low, "high": high, "loss": float(loss)}
-        return rows
+    def bounds(self, key, values, documents):
+        """The share of right answers has Wilson's interval, or that over documents and seeds if it is wider: that one
+        is 0 wide if all answers are right, although that may be luck."""
+        mean, low, high = super().bounds(key, values, documents)
+        if key == "loss":
+            return mean, low, high
+        n = values.shape[1]
+        wilson_low, wilson_high = wilson(mean * n, n)
+        if len(values) == 1 or np.isnan(low):
+            return mean, wilson_low, wilson_high
+        return mean, max(0.0, min(low, wilson_low)), min(1.0, max(high, wilson_high))
 
-    def shown(self):
-        return doublings(NEAREST, self.longest // 2)
-
-    def cell(self, row, is_training_length):
-        loss = "—" if np.isnan(row["loss"]) else f"{row['loss']:.3f}"
-        return f"{row['accuracy']:.1%} [{row['low']:.1%}, {row['high']:.1%}] {loss}"
-
-    def interval(self, row, key):
-        return row["low"], row["high"]
+    def cell(self, key, value, is_training_length):
+        if key == "loss":
+            return super().cell(key, value, is_training_length)
+        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from evaluation.attention import attention_entropy, attention_scores
 from test_model import RELATIVE, build
 from test_protocols import measured, protocol_of
 
 import data
-from evaluation.attention import attention_entropy, attention_scores
 from model import scheme_names
 from run.checkpoint import load_checkpoint
 

@@ -1,0 +1,112 @@
+"""What the kept results say: the lines of a folder of benchmark/, and the value and ± of an expression such as
+"alibi - rope@16".
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.lines import Line
+from evaluation.statistics import interval, rise, verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARK = ROOT / "benchmark"
+SETTINGS = {  # folder -> in words
+    ".": "baseline",
+    "steps": "four times the steps",
+    "prose": "prose (King James Bible)",
+    "adamw": "AdamW",
+    "bpe": "BPE tokens",
+    "t256": "trained at 256 tokens",
+}
+LEARNED = 0.5  # a model has learned recall if it finds this share of the facts 64 to 127 characters back
+
+
+def losses_of(line):
+    """{length in multiples of the training length: (seeds, blocks)}."""
+    lengths = sorted(int(name) for name in line.arrays if name.isdecimal())
+    return {n / line.trained: line.arrays[str(n)] for n in lengths}
+
+
+def read_lines(folder, names=""):
+    """{name: Line} of a folder of benchmark/, or of those in a list of names, a,b,c. The lowest loss at the longest
+    length comes first, undefined ones last."""
+    chosen = names.split(",") if names else [path.stem for path in (BENCHMARK / folder).glob("*.npz")]
+    lines = {name: Line.read(BENCHMARK / folder / name) for name in chosen}
+    last = max(max(losses_of(line)) for line in lines.values())
+
+    def loss_at_last(name):
+        return losses_of(lines[name]).get(last, np.full(1, np.inf)).mean()
+
+    return {name: lines[name] for name in sorted(lines, key=loss_at_last)}
+
+
+@dataclass(frozen=True)
+class Value:
+    mean: float
+    width: float  # of its ±
+    seeds: int  # the fewest of the lines in it
+
+    def __str__(self):
+        return f"{self.mean:+.3f}" + ("" if np.isnan(self.width) else f" ±{self.width:.3f}")
+
+
+def value_of(expression, folder="."):
+    """The Value of  rope@16, a line's loss at 16 times its training length, of  Δrope@16, that minus its loss at 1×, of
+    Δrope@16/2, minus its loss at 2×, or of a difference,  t5 - alibi@8, at 8 times the training length of the last;
+    @4,8 is the mean of both. alibi:foreign@16 is what the true context gains over a foreign one in a line of the
+    protocol `context`. ValueError for lines that were scored on different blocks."""
+    names, _, at = expression.rpartition("@")
+    at, _, origin = at.partition("/")
+    multiples = [float(n) for n in at.split(",")]
+    names = names.split(" - ")
+    lines = [Line.read(BENCHMARK / folder / name.strip("Δ").partition(":")[0]) for name in names]
+    if any(not np.array_equal(line.blocks.ends, lines[0].blocks.ends) for line in lines):
+        raise ValueError(f"{expression}: these lines were scored on different blocks")
+    unit = lines[-1].trained
+
+    def values(name, line):
+        """(seeds, blocks), the mean over the multiples."""
+        kind = name.partition(":")[2]
+        parts = []
+        for multiple in multiples:
+            n = round(multiple * unit)
+            part = line.arrays[str(n)]
+            if kind:
+                part = line.arrays[f"{kind}-{n}"] - part
+            if name.startswith("Δ"):
+                part = part - line.arrays[str(round(float(origin or 1) * line.trained))]
+            parts.append(part)
+        return np.mean(parts, axis=0)
+
+    first, *others = [values(name, line) for name, line in zip(names, lines, strict=True)]
+    mean, width = interval([first, *(-other for other in others)], lines[0].blocks.documents)
+    return Value(mean, width, min(len(line.runs) for line in lines))
+
+
+def rise_of(line):
+    """`rise` of a line, from its training length on."""
+    losses = {n: array for n, array in losses_of(line).items() if n >= 1}
+    return rise(losses, line.blocks.documents)
+
+
+def verdicts(line, flat):
+    """How many of its models are flat, undecided, and rise, each judged by itself."""
+    losses = {n: array for n, array in losses_of(line).items() if n >= 1}
+    words = []
+    for i in range(len(line.runs)):
+        _, mean, width, _ = rise({n: array[[i]] for n, array in losses.items()}, line.blocks.documents)
+        words.append(verdict(mean, width, flat))
+    return [words.count(word) for word in ("flat", "undecided", "rises")]
+
+
+def recall_of(name, n=8):
+    """In recall, n times the training length back: what the models that learned the task found, as shares, and how many
+    models were trained. Nothing and 0 if the line has no recall."""
+    path = BENCHMARK / Path(name).parent / "recall" / Path(name).name
+    if not path.with_suffix(".npz").exists():
+        return np.array([]), 0
+    right = losses_of(Line.read(path))
+    learned = right[0.5].mean(axis=1) >= LEARNED
+    return right[n].mean(axis=1)[learned], len(learned)

@@ -1,1 +1,0 @@
-"""The pages, and the script that draws their pictures of schemes."""
