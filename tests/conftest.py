@@ -113,8 +113,50 @@ def refused(monkeypatch, capsys):
     return call
 
 
+# ----------------------------------------------------------------------------------------------------------
+# Evaluation
+
+
 @pytest.fixture
 def few_documents(monkeypatch):
     """Allows intervals for texts of two documents."""
     for module in ("statistics", "report"):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
+
+
+def protocol_of(name, n_tokens, trained=16, **settings):
+    """A protocol for runs trained at `trained` tokens, on a text of n_tokens."""
+    from eval_length import EvalConfig
+    from evaluation.protocols import PROTOCOLS
+
+    options = PROTOCOLS[name].options
+    settings = {key: value for key, value in settings.items() if key != "block_tokens" or key in options}
+    return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {trained}, n_tokens)
+
+
+def measured(protocol, model, dataset, trained=16):
+    """What a protocol measures of one model: its means {key: {length: mean}}, the arrays (1, blocks, …), the Blocks and
+    the Scorer."""
+    from evaluation.windows import Scorer
+
+    blocks = protocol.choose_blocks(dataset)
+    scorer = Scorer(model, dataset, torch.float32)
+    arrays = {}
+    for job, length in protocol.jobs(trained, None).items():
+        arrays |= protocol.measure(job, length, scorer, blocks, trained)
+    arrays = {name: values[None] for name, values in arrays.items()}
+    values = protocol.values(arrays, trained)
+    means = {key: {n: array.mean() for n, array in by_length.items()} for key, by_length in values.items()}
+    return means, arrays, blocks, scorer
+
+
+def facts_dataset(folder):
+    """The path of a small text of facts, for --dataset."""
+    import data
+    from data.prepare import main as prepare
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "ROOT", folder)
+        patch.setattr("data.recall.DOCUMENTS", 60)
+        assert prepare(["recall"]) == 0
+    return f"{folder}/recall_char"

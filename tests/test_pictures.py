@@ -7,9 +7,10 @@ import pytest
 import torch
 from test_model import build
 
-from docs import pictures
+from benchmark.pictures import draw_seeing
 from evaluation.pictures import COLORS, scheme_styles, spread
 from model import alibi_slopes, find_scheme, scheme_names
+from tools import pictures
 
 
 def test_mean_score_by_distance_of_known_scores():
@@ -22,12 +23,30 @@ def test_mean_score_by_distance_of_known_scores():
     torch.testing.assert_close(got[16:].diff(), torch.full((47,), -slope, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("scheme", scheme_names())
+def test_scores_give_the_models_own_attention(scheme):
+    model = build(scheme)
+    idx = torch.randint(11, (3, 16))
+    scores = list(pictures.attention_scores(model, idx))
+    seen = []  # the values that each layer mixes, and what it makes of them
+    for block in model.transformer.h:
+        block.attn.c_attn.register_forward_hook(lambda m, i, out: seen.append([out.chunk(3, dim=-1)[2]]))
+        block.attn.c_proj.register_forward_hook(lambda m, i, out: seen[-1].append(i[0]))
+    model.hidden(idx)
+    future = torch.ones(16, 16, dtype=torch.bool).triu(1)
+    assert len(scores) == len(seen) == 2
+    for layer, (v, y) in zip(scores, seen, strict=True):
+        mixed = layer.masked_fill(future, -torch.inf).softmax(-1) @ v.unflatten(-1, (2, 8)).transpose(1, 2)
+        torch.testing.assert_close(mixed.transpose(1, 2).flatten(-2), y, rtol=1e-4, atol=1e-5)
+
+
 def test_one_command_draws_everything_and_ignores_other_folders(trained, tmp_path, monkeypatch):
     runs = [str(trained(scheme)) for scheme in ("learnable", "t5", "rope")]
     monkeypatch.chdir(tmp_path)
     assert pictures.main([*runs, str(tmp_path)]) == 0
     drawn = {p.stem for p in Path("results/schemes").glob("*.png") if p.stat().st_size > 5000}
-    assert drawn == {"sinusoidal", "rope", "t5", "scores", "recall", "seeing", "settings"}
+    assert drawn == {"sinusoidal", "rope", "t5", "scores"}
+    draw_seeing().savefig(tmp_path / "seeing.png")
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():

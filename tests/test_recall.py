@@ -7,15 +7,13 @@ import re
 import numpy as np
 import pytest
 import torch
-from test_protocols import measured
+from conftest import facts_dataset, measured, protocol_of
 
 import data
 import eval_length
 from data import recall as generator
-from data.prepare import main as prepare
 from data.tokenizers import CharTokenizer
-from eval_length import EvalConfig
-from evaluation.recall import SIGNS, Recall, choose_questions, find_questions, planted
+from evaluation.recall import SIGNS, choose_questions, find_questions, planted
 from model import GPTConfig
 
 
@@ -26,15 +24,6 @@ def dataset_of(*texts):
     return data.Dataset("x", split, split, tokenizer, {}, "")
 
 
-def facts_dataset(folder):
-    """A small text of facts, as --dataset takes it."""
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(data, "ROOT", folder)
-        m.setattr(generator, "DOCUMENTS", 60)
-        assert prepare(["recall"]) == 0
-    return f"{folder}/recall_char"
-
-
 def test_the_text_is_the_same_on_every_machine():
     found = hashlib.sha256("".join(map(generator.document, range(3))).encode()).hexdigest()
     assert found == "0cfcde818ac0f6ecc15e1a499e8d230cbb0e2ef01211d73ec1571435ecf5c895"
@@ -43,7 +32,7 @@ def test_the_text_is_the_same_on_every_machine():
 def test_questions_are_found_within_their_document():
     questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, CharTokenizer(".37ab"))
     assert questions.tolist() == [[0, 8], [0, 10], [11, 19]]
-    with pytest.raises(ValueError, match="does not ask for facts: --protocol=recall needs a run on recall_char"):
+    with pytest.raises(ValueError, match="--protocol=recall"):
         find_questions(dataset_of("3a.4b").val, CharTokenizer(".34ab"))
 
 
@@ -69,26 +58,24 @@ class Remembers:
 @pytest.mark.parametrize("reach", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
     dataset = dataset_of(*(generator.document(i) for i in range(60)))
-    protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="1024", blocks=30, seed=0), {128}, 10**6)
-    _, rows, _ = measured(protocol, Remembers(dataset, reach), dataset, trained=128)
-    assert list(rows) == [4, 8, 16, 32, 64, 128, 256, 512]
-    for distance, row in rows.items():
+    protocol = protocol_of("recall", 10**6, trained=128, lengths="1024", blocks=30, seed=0)
+    means, *_ = measured(protocol, Remembers(dataset, reach), dataset, trained=128)
+    assert list(means["accuracy"]) == [4, 8, 16, 32, 64, 128, 256, 512]
+    for distance, accuracy in means["accuracy"].items():
         if 2 * distance + 2 <= reach:
-            assert row["accuracy"] == 1 and row["loss"] < 1e-3 and row["high"] == pytest.approx(1)
+            assert accuracy == 1 and means["loss"][distance] < 1e-3
         if distance > reach:
-            assert row["accuracy"] < 0.1 and row["loss"] > 1
-        assert row["low"] <= row["accuracy"] <= row["high"] and row["n"] == 30
+            assert accuracy < 0.1 and means["loss"][distance] > 1
 
 
-def test_several_seeds_are_one_line_whose_interval_covers_their_differences():
-    """Two runs that know everything and one that knows nothing."""
-    found = {"documents": np.repeat(np.arange(30), 2), "loss-4": np.zeros((3, 60)), "4": np.ones((3, 60), bool)}
-    protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="8"), {8}, 10**6)
-    certain = protocol.rows(found, 8)[4]
-    assert certain["accuracy"] == certain["high"] == 1 and 0.9 < certain["low"] < 0.95  # Wilson's
-    found["4"][2] = False
-    row = protocol.rows(found, 8)[4]
-    assert row["accuracy"] == pytest.approx(2 / 3) and row["low"] == 0 and row["high"] == 1
+def test_the_interval_is_wilsons_or_covers_the_differences_of_seeds():
+    documents = np.repeat(np.arange(30), 2)
+    protocol = protocol_of("recall", 10**6, trained=8, lengths="8")
+    right = np.ones((3, 60))
+    mean, low, high = protocol.bounds("accuracy", right, documents)
+    assert mean == high == 1 and 0.9 < low < 0.95  # Wilson's
+    right[2] = 0  # two runs that know everything and one that knows nothing
+    assert protocol.bounds("accuracy", right, documents) == (pytest.approx(2 / 3), 0, 1)
 
 
 def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole():
@@ -113,48 +100,27 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole()
             assert changed <= 2 * old.count(question[0]) + 4
 
 
-def test_runs_of_two_training_lengths_answer_the_same_questions():
-    dataset = dataset_of(*(generator.document(i) for i in range(60)))
-    protocol = Recall(EvalConfig(runs=("x",), protocol="recall", lengths="32"), {32, 100}, 10**6)
-    short, long = (protocol.prepare(dataset, trained)["ends"] for trained in (32, 100))
-    assert np.array_equal(short, long)
-
-
 def test_the_command(trained, tmp_path, monkeypatch, capsys):
-    facts, sizes = facts_dataset(tmp_path), {"alibi": 64, "learnable": 64, "rope": 32}
+    facts = facts_dataset(tmp_path)
+    sizes = {"alibi": 64, "learnable": 64, "rope": 32}
     alibi, learnable, rope = (str(trained(s, dataset=facts, block_size=n)) for s, n in sizes.items())
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     recall = ["--protocol=recall", "--blocks=4", "--device=cpu"]
-    arguments = [alibi, learnable, *recall, "--lengths=256"]
+    arguments = [alibi, learnable, *recall, "--lengths=256", f"--keep={tmp_path}/kept"]
     assert eval_length.main(arguments) == 0
     out = capsys.readouterr().out
     [first] = (tmp_path / "results").glob("recall-*.json")
-    found = json.loads(first.read_text())["runs"]
-    assert list(found["alibi"]["rows"]) == ["4", "8", "16", "32", "64", "128"]
-    assert found["alibi"]["rows"]["128"]["n"] == 4 and found["learnable"]["rows"]["64"] is None
-    assert "distance ≥" in out and "—" in out and "L*" not in out and [*(tmp_path / "results").glob("recall-*.png")]
+    values = {name: run["values"]["accuracy"] for name, run in json.loads(first.read_text())["runs"].items()}
+    assert list(values["alibi"]) == ["4", "8", "16", "32", "64", "128"]
+    assert (
+        values["learnable"]["64"] is None and 0 <= values["alibi"]["128"]["low"] <= values["alibi"]["128"]["high"] <= 1
+    )
+    assert "distance ≥" in out and "—" in out and "rise" not in out and [*(tmp_path / "results").glob("recall-*.png")]
     eval_length.main(arguments)
     assert capsys.readouterr().out.count("measured before") == 2
-    eval_length.main([rope, alibi, *recall])  # of two training lengths
-    [second] = {*(tmp_path / "results").glob("recall-*.json")} - {first}
-    found = json.loads(second.read_text())["runs"]
-    assert list(found["rope"]["rows"]) == list(found["alibi"]["rows"]) and "512" in found["rope"]["rows"]
-
-
-def test_an_older_kept_line_without_losses_of_answers_stands_for_runs_and_grows(trained, tmp_path, capsys):
-    run = str(trained("alibi", dataset=facts_dataset(tmp_path), block_size=64))
-    flags = ["--protocol=recall", "--blocks=4", "--device=cpu", "--lengths=256", f"--results_dir={tmp_path}"]
-    eval_length.main([run, *flags, f"--keep={tmp_path}/kept"])
-    [path] = (tmp_path / "kept").iterdir()
-    with np.load(path) as line:
-        older = {name: values for name, values in line.items() if not name.startswith("loss-")}
-    about = json.loads(str(older["about"]))
-    about["runs"][0]["seed"] = 5
-    np.savez(path, **older | {"about": json.dumps(about)})
-    capsys.readouterr()
-    eval_length.main([str(path), *flags])
-    assert "nan" not in capsys.readouterr().out
-    eval_length.main([run, *flags, f"--keep={tmp_path}/kept"])
-    with np.load(path) as line:
-        assert set(line) == set(older) and line["128"].shape == (2, *older["128"].shape[1:])
+    eval_length.main([f"{tmp_path}/kept/alibi", learnable, *recall, "--lengths=256"])
+    eval_length.main([rope, alibi, *recall])  # two training lengths: they answer the same questions
+    newest = max((tmp_path / "results").glob("recall-*.json"), key=lambda path: path.stat().st_mtime_ns)
+    runs = json.loads(newest.read_text())["runs"]
+    assert list(runs["rope"]["values"]["accuracy"]) == list(runs["alibi"]["values"]["accuracy"])

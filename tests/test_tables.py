@@ -1,5 +1,6 @@
-"""The pages say what benchmark/ holds, and the statistics are right on texts and seeds like those kept there."""
+"""The pages hold the tables and figures that benchmark/ gives."""
 
+import json
 import re
 import shutil
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from docs import benchmark, tables
-from evaluation.statistics import contrasts, mean_intervals
+from benchmark import results, runs, tables
+from evaluation.lines import Line
+from model import GPTConfig
 
 
 def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
@@ -19,37 +21,39 @@ def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
         assert " ".join(figure.split()) in generated, figure
 
 
-@pytest.mark.parametrize("piece, k", [(".", 5), ("stdlib/baseline", 9)])
-@pytest.mark.parametrize("multiple", [1, 16])
-def test_intervals_and_all_pairs_cover_on_layouts_like_those_kept(piece, k, multiple):
-    """Repetitions draw documents from those of the text, and three seeds with the spread of the k kept, while all means
-    are 0. Means the share of intervals that contain 0, and of repetitions in which no pair is significant."""
-    kept = {name: line for name, line in tables.lines(piece).items() if multiple in line.losses and line.seeds == k}
-    documents, rng, covered = kept["alibi"].documents, np.random.default_rng(1), []
-    blocks_of = [np.flatnonzero(documents == d) for d in np.unique(documents)]
-    for _ in range(60):
-        drawn = [blocks_of[d] for d in rng.integers(len(blocks_of), size=len(blocks_of))]
-        of_each = np.repeat(np.arange(len(drawn)), [len(blocks) for blocks in drawn])
-        values = {}
-        for name, line in kept.items():
-            losses = line.losses[multiple] - (line.losses[1] if multiple > 1 else 0)
-            text, means = losses.mean(axis=0) - losses.mean(), losses.mean(axis=1)
-            both = (losses - text - means[:, None])[rng.integers(k, size=3)] * rng.choice([-1, 1], size=(3, 1))
-            seeds = means.std(ddof=1) * rng.standard_normal((3, 1))
-            values[name] = seeds + (text + both * np.sqrt(k / (k - 1)))[:, np.concatenate(drawn)]
-        intervals = [mean_intervals([losses[..., None]], of_each) for losses in values.values()]
-        alone = [abs(mean[0]) <= width[0] for mean, width, _ in intervals]
-        significant = [pair["significant"] for pair in contrasts(values, of_each, seed=0).values()]
-        covered.append((np.mean(alone), not any(significant)))
-    assert min(np.mean(covered, axis=0)) >= 0.93
+def test_an_expression_is_the_mean_of_the_losses_it_names():
+    arrays = {name: np.load(ROOT / f"benchmark/{name}.npz") for name in ("alibi", "rope", "window/rope-window128")}
+    alibi, rope, window = (
+        {n: array[n].astype(float).mean() for n in ("128", "256", "512", "2048")} for array in arrays.values()
+    )
+    for expression, expected in {
+        "alibi - rope@16": alibi["2048"] - rope["2048"],
+        "Δrope@2": rope["256"] - rope["128"],
+        "Δrope@16/2": rope["2048"] - rope["256"],
+        "alibi - window/rope-window128@2,4": (alibi["256"] + alibi["512"] - window["256"] - window["512"]) / 2,
+        "Δalibi - Δrope@16": alibi["2048"] - alibi["128"] - rope["2048"] + rope["128"],
+    }.items():
+        assert results.value_of(expression).mean == pytest.approx(expected, abs=1e-6), expression
+    with pytest.raises(ValueError, match="different blocks"):
+        results.value_of("t256/rope - rope@16")
+
+
+def test_a_kept_result_says_only_what_differs_from_the_defaults():
+    """So a new field of the model makes no file unreadable."""
+    for path in (ROOT / "benchmark").rglob("*.npz"):
+        line = Line.read(path)
+        with np.load(path) as arrays:
+            about = json.loads(str(arrays["about"]))
+        assert all(value != getattr(GPTConfig, key) for key, value in about["model"].items())
+        assert not about["settings"].items() & vars(line.config).items()
 
 
 def test_a_run_is_added_to_the_list_once(trained, tmp_path, monkeypatch):
     shutil.copytree(trained("rope"), tmp_path / "out/mine")
-    monkeypatch.setattr(benchmark, "RUNS", tmp_path / "runs.csv")
-    benchmark.RUNS.write_text("piece,name,seed,tuning_loss\nbaseline,rope,1,1.5\n")
+    monkeypatch.setattr(runs, "RUNS", tmp_path / "runs.csv")
+    runs.RUNS.write_text("piece,name,seed,tuning_loss\nbaseline,rope,1,1.5\n")
     for _ in range(2):
-        benchmark.main([tmp_path / "out/mine"])
-    added = benchmark.read_runs()["baseline", "mine", "1337"]
+        runs.main([tmp_path / "out/mine"])
+    added = runs.read_runs()["baseline", "mine", "1337"]
     assert set(added) == {"piece", "name", "seed", "tuning_loss"} and 0 < float(added["tuning_loss"]) < 10
-    assert list(benchmark.read_runs()) == [("baseline", "mine", "1337"), ("baseline", "rope", "1")]
+    assert list(runs.read_runs()) == [("baseline", "mine", "1337"), ("baseline", "rope", "1")]
