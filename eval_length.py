@@ -19,9 +19,18 @@ from tqdm import tqdm
 
 import config
 import data
-from evaluation import lines as line_files
 from evaluation import recall  # noqa: F401  (it registers its protocol)
-from evaluation.lines import Line, differing_settings, group_seeds, is_line, line_path, measured_before
+from evaluation.lines import (
+    Line,
+    differing_settings,
+    group_seeds,
+    is_line,
+    line_path,
+    machine,
+    measured_before,
+    shared_settings,
+    without_seed,
+)
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, draw, print_report, result_of, write_numbers
 from evaluation.windows import Scorer
@@ -102,10 +111,12 @@ def line_of(cfg, protocol, dataset, blocks, runs):
     model = runs[0].under(cfg, protocol.longest)
     if cfg.max_position:
         model.check_gaps(cfg.max_position)
-    trained_with = line_files.shared_settings(runs[0].settings)
+    measured_model = asdict(model)
+    where = machine()
+    trained_with = shared_settings(runs[0].settings)
     return Line(
         config=model,
-        settings={k: v for k, v in trained_with.items() if k not in asdict(model) or v != asdict(model)[k]},
+        settings={key: value for key, value in trained_with.items() if measured_model.get(key, ()) != value},
         dataset_hash=dataset.hash,
         measured=protocol.settings(),
         runs=[
@@ -114,7 +125,7 @@ def line_of(cfg, protocol, dataset, blocks, runs):
                 "step": run.step,
                 "tuning_loss": run.best_val_loss,
                 "checkpoint": run.hash,
-                "machine": line_files.machine(),
+                "machine": where,
             }
             for run in runs
         ],
@@ -131,7 +142,7 @@ def check_keep(cfg, name, line, runs):
         last = load_checkpoint(run.folder, "latest").step
         if last < steps:
             raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
-    path = line_path(cfg.keep, line_files.without_seed(Path(name).name, runs[0].settings), cfg.changes())
+    path = line_path(cfg.keep, without_seed(Path(name).name, runs[0].settings), cfg.changes())
     if is_line(path):
         missing = {run["seed"] for run in Line.read(path).runs} - {run["seed"] for run in line.runs}
         if missing:
@@ -192,6 +203,19 @@ def measure_lines(cfg, protocol, lines, groups, dataset, blocks):
     return is_new
 
 
+def publish(cfg, protocol, dataset, group, results, picture):
+    """Logs the results to wandb, a run for each."""
+    x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
+    names = {
+        "project": cfg.wandb_project,
+        "group": group or Path(dataset.name).name,
+        "job_type": "eval_length",
+        "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+        "config": asdict(cfg),
+    }
+    tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, names)
+
+
 def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
@@ -222,35 +246,22 @@ def main(argv):
         print("\nstopped; finished measurements are saved, and the same command resumes", flush=True)
         raise
 
-    # show, keep, log
+    # show, keep, draw and log
     lines |= kept
     results = {name: result_of(protocol, line) for name, line in lines.items()}
     print_report(protocol, lines, results, dataset, blocks)
     for name, path in paths.items():
         lines[name].write(path)
         print(f"kept      {path}.npz (seeds {', '.join(str(run['seed']) for run in lines[name].runs)})")
-    left_out = ("runs", "results_dir", "keep", *CALL_FIELDS)
-    inputs = {
-        "runs": [str(item.folder.resolve()) for item in (runs | kept).values()],
-        "settings": {key: value for key, value in asdict(cfg).items() if key not in left_out},
-    }
+    left_out = {"runs", "results_dir", "keep", *CALL_FIELDS}
+    settings = {key: value for key, value in asdict(cfg).items() if key not in left_out}
+    inputs = {"runs": [str(item.folder.resolve()) for item in (runs | kept).values()], "settings": settings}
     base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
-    numbers = base.with_suffix(".json")
-    picture = base.with_suffix(".png")
-    write_numbers(numbers, inputs, protocol, results, dataset, blocks)
-    draw(protocol, results, "; ".join([f"text: {dataset.name}", *cfg.changes()])).savefig(picture)
-    print(f"picture   {picture}\nnumbers   {numbers}; the losses of each block: .npz files in the run folders")
+    write_numbers(base.with_suffix(".json"), inputs, protocol, results, dataset, blocks)
+    draw(protocol, results, "; ".join([f"text: {dataset.name}", *cfg.changes()])).savefig(base.with_suffix(".png"))
+    print(f"picture   {base}.png\nnumbers   {base}.json; the losses of each block: .npz files in the run folders")
     if is_new:
-        x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-        first = next(iter(runs.values()))
-        names = {
-            "project": cfg.wandb_project,
-            "group": first.settings.get("wandb_group") or Path(dataset.name).name,
-            "job_type": "eval_length",
-            "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "config": asdict(cfg),
-        }
-        tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, names)
+        publish(cfg, protocol, dataset, next(iter(runs.values())).settings.get("wandb_group"), results, f"{base}.png")
     return 0
 
 
