@@ -17,7 +17,8 @@ def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
     drawn = "".join(tables.drawn(page) for page in tables.PAGES)
     assert drawn == "".join((ROOT / page).read_text() for page in tables.PAGES)
     generated = "".join(re.findall(r"<!-- (?!end).*?<!-- end -->", drawn, re.S))
-    for figure in re.findall(r"[+-]?\d\.\d{3}\s+±\d\.\d{3}", drawn):  # even across lines
+    text = re.sub(r"- \*\*Seen before\.\*\*.*?(?=\n- |\n\n|$)", "", drawn, flags=re.S)  # a card keeps what it said
+    for figure in re.findall(r"[+-]?\d\.\d{3}\s+±\d\.\d{3}", text):  # even across lines
         assert " ".join(figure.split()) in generated, figure
 
 
