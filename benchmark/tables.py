@@ -77,21 +77,24 @@ def choice(names):
 
 @table
 def deltas(folder, multiples="2,4,8,16", names=""):
-    """Each line's loss at the training length, its difference to RoPE's if that is among them, Δ, and the loss at the
-    last of the multiples."""
+    """Each line's loss at the training length, its difference to RoPE's if that is among them, and, with multiples of
+    the training length, Δ at each and the loss at the last."""
     lines = read_lines(folder, names)
-    multiples = [int(n) for n in multiples.split(",")]
+    lengths = [int(n) for n in multiples.split(",") if n != "1"]
+    head = ["", "seeds", "loss at 1×"]
+    if "rope" in lines:
+        head.append("minus rope")
+    head += [f"Δ at {n}×" for n in lengths]
+    head += [f"loss at {n}×" for n in lengths[-1:]]
     rows = []
     for name, line in lines.items():
         row = [f"`{name}`", str(len(line.runs)), loss_at(line, 1)]
         if "rope" in lines:
             row.append(str(value_of(f"{name} - rope@1", folder)) if name != "rope" else "")
-        for n in multiples:
+        for n in lengths:
             row.append(str(value_of(f"Δ{name}@{n}", folder)) if n in losses_of(line) else "—")
-        rows.append([*row, loss_at(line, multiples[-1])])
-    minus = ["minus rope"] if "rope" in lines else []
-    changes = [f"Δ at {n}×" for n in multiples]
-    return markdown(["", "seeds", "loss at 1×", *minus, *changes, f"loss at {multiples[-1]}×"], rows)
+        rows.append([*row, *(loss_at(line, n) for n in lengths[-1:])])
+    return markdown(head, rows)
 
 
 @table
