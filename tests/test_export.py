@@ -73,7 +73,7 @@ def test_an_export_has_equal_logits_and_writes_the_same_text(scheme, settings, t
 def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
     end = "" if name == "char" else END_OF_TEXT
     if name in ("char", "bpe:290"):
-        tokenizer = make_tokenizer(name, lambda split: iter([TEXT * 20]))
+        tokenizer = make_tokenizer(name, {"train": lambda label: [("a.txt", TEXT * 20)]})
     else:
         tokenizer = named_tokenizer(tokenizer_json(tmp_path / "tokenizer.json") if name == "hf" else name)
     write_run(tmp_path / "r", tokenizer, n_embd=2, n_layer=1)
