@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from test_data import tokenizer_json
+from conftest import tokenizer_json
 from test_model import build
 
 from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, named_tokenizer
