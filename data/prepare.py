@@ -139,10 +139,9 @@ def check_folder(folder):
 def check_unchanged(name, source, tokenizer):
     """ValueError if the prepared dataset `name` is from another source, or in the tokens of another tokenizer."""
     dataset = data.load(name)
+    source = source | {"sha256": dataset.meta["source"].get("sha256")}  # of the whole text, which is not read again
     spec = tokenizer.spec if tokenizer else dataset.tokenizer.spec
-    prepared_from = dict(dataset.meta["source"])
-    prepared_from.pop("sha256", None)
-    if prepared_from != source or dataset.tokenizer.spec != spec:
+    if (dataset.meta["source"], dataset.tokenizer.spec) != (source, spec):
         raise ValueError(
             f"{data.folder_of(name)} was prepared from another text or with other flags, or the text or the tokenizer "
             "has changed: choose another --name, or --overwrite"
