@@ -22,9 +22,12 @@ HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
 SPLITS = ("train", "val")
 SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
 META = {  # the form of meta.json; a type is never taken from a file
-    "source": {"text": str}, "vocab_size": int, "dtype": ("uint16", "uint32"), "tokenizer": {"kind": str},
+    "source": {"text": str},
+    "vocab_size": int,
+    "dtype": ("uint16", "uint32"),
+    "tokenizer": {"kind": str},
     "splits": {"train": SPLIT, "val": SPLIT},
-}  # fmt: skip
+}
 
 
 def tuning_part(n_tokens):
@@ -52,15 +55,18 @@ class Split:
     def val_starts(self, length, max_tokens=None):
         """Where validation windows of `length` predictions start: side by side over all of the text, or up to
         max_tokens evenly spread over its tuning part. ValueError if the text is too short."""
-        n = (len(self.tokens) - 1) // length
-        if n < 1:
-            short = f"{len(self.tokens):,} tokens, too few for block_size={length}"
-            raise ValueError(f"the validation text has {short}: at least {length + 1:,} are needed")
+        n_tokens = len(self.tokens)
+        n_windows = (n_tokens - 1) // length
+        if n_windows < 1:
+            raise ValueError(
+                f"the validation text has {n_tokens:,} tokens, too few for block_size={length}: "
+                f"at least {length + 1:,} are needed"
+            )
         if max_tokens is None:
-            return length * np.arange(n)
-        n = max(1, tuning_part(len(self.tokens)) // length)
-        keep = min(n, max(1, max_tokens // length))
-        return length * (np.arange(keep) * n // keep)
+            return length * np.arange(n_windows)
+        n_windows = max(1, tuning_part(n_tokens) // length)
+        n_chosen = min(n_windows, max(1, max_tokens // length))
+        return length * (np.arange(n_chosen) * n_windows // n_chosen)
 
 
 @dataclass(frozen=True)
@@ -82,27 +88,44 @@ def load(name):
     """The prepared dataset `name`. ValueError if it is missing or if its files do not match its meta.json."""
     folder = folder_of(name)
     if not (folder / "meta.json").is_file():
-        from data import prepare, texts  # only here: most calls find it prepared
+        prepare_default(name)
+    meta = read_meta(folder / "meta.json")
+    tokenizer = tokenizer_from(meta["tokenizer"])
+    splits = {}
+    for split in SPLITS:
+        info = meta["splits"][split]
+        tokens = open_array(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
+        docs = open_array(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
+        splits[split] = Split(tokens, docs, tokenizer.n_vocab)
+    return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
 
-        if name != DEFAULT:
-            known = {key: what for what, text in texts.TEXTS.items() for key in (what, text.dataset)}
-            prepared = ", ".join(sorted(p.parent.name for p in ROOT.glob("*/meta.json"))) or "none"
-            how = f"run  python -m data.prepare {known.get(folder.name, f'PATH --name={name}')}"
-            raise ValueError(f"dataset {name!r} is not prepared (prepared are: {prepared}): {how}")
+
+def prepare_default(name):
+    """Prepares the default text. ValueError, with the command to run, for any other one."""
+    from data import prepare, texts  # only here: most calls find it prepared
+
+    if name == DEFAULT:
         prepare.main(["sympy"])
+        return
+    argument = f"PATH --name={name}"
+    for text_name, text in texts.TEXTS.items():
+        if Path(name).name in (text_name, text.dataset):
+            argument = text_name
+    prepared = ", ".join(sorted(path.parent.name for path in ROOT.glob("*/meta.json"))) or "none"
+    raise ValueError(
+        f"dataset {name!r} is not prepared (prepared are: {prepared}): run  python -m data.prepare {argument}"
+    )
+
+
+def read_meta(path):
+    """The content of a meta.json. ValueError if it is damaged."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         meta = None
     if not matches(meta, META):
-        raise ValueError(f"{folder / 'meta.json'} is damaged or not of the expected kind: prepare it again")
-    tokenizer, splits = tokenizer_from(meta["tokenizer"]), {}
-    for split in SPLITS:
-        info = meta["splits"][split]
-        tokens = _open(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
-        docs = _open(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
-        splits[split] = Split(tokens, docs, tokenizer.n_vocab)
-    return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
+        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
+    return meta
 
 
 def file_hash(path):
@@ -111,10 +134,11 @@ def file_hash(path):
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _open(path, dtype, count, sha256):
+def open_array(path, dtype, count, sha256):
     """The array in a file. ValueError unless the file is what meta.json says."""
     size = path.stat().st_size if path.is_file() else 0
-    if not 0 < size == count * np.dtype(dtype).itemsize or (size < HASHED_BELOW and file_hash(path) != sha256):
+    is_whole = 0 < size == count * np.dtype(dtype).itemsize
+    if not is_whole or (size < HASHED_BELOW and file_hash(path) != sha256):
         raise ValueError(f"{path} is damaged or incomplete: prepare the dataset again, with --overwrite")
     return np.memmap(path, dtype=dtype, mode="r")
 
@@ -122,33 +146,46 @@ def _open(path, dtype, count, sha256):
 def sampled_positions(n, below, seed):
     """A sorted sample of n positions below a limit, (n,) int64; None without a limit. A model that is trained on short
     windows at such positions meets all of them. Ruoss et al. 2023 (arXiv 2305.16843)."""
-    if below:
-        return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(below)[:n]))
+    if not below:
+        return None
+    positions = np.random.default_rng(seed).permutation(below)[:n]
+    return torch.from_numpy(np.sort(positions))
 
 
+@dataclass
 class Batches:
     """Rows of block_size tokens and their targets, `rows_per_step` per step. Row r of step n depends only on (seed, n,
     r): no state has to be saved, and the data are the same however rows are divided among micro-steps and processes. An
     epoch visits every window once, in shuffled order, from a random offset."""
 
-    def __init__(self, split, block_size, rows_per_step, seed):
-        self.split, self.block_size, self.rows_per_step, self.seed = split, block_size, rows_per_step, seed
-        self.n_windows = (len(split.tokens) - block_size) // block_size
+    split: Split
+    block_size: int
+    rows_per_step: int
+    seed: int
+
+    def __post_init__(self):
+        n_tokens = len(self.split.tokens)
+        self.n_windows = (n_tokens - self.block_size) // self.block_size
         if self.n_windows < 1:
-            short = f"{len(split.tokens):,} tokens, too few for block_size={block_size}"
-            raise ValueError(f"the training text has {short}: at least {2 * block_size:,} are needed")
+            raise ValueError(
+                f"the training text has {n_tokens:,} tokens, too few for block_size={self.block_size}: "
+                f"at least {2 * self.block_size:,} are needed"
+            )
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):
         """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
-        starts = np.array([self._start(step * self.rows_per_step + r) for r in range(first, last)])
+        first_row = step * self.rows_per_step
+        starts = np.array([self.start(first_row + r) for r in range(first, last)])
         rows = self.split.windows(starts, self.block_size)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
-    def _start(self, row):
+    def start(self, row):
+        """Where a row starts in the text. Rows are counted from the first step."""
         epoch, i = divmod(row, self.n_windows)
         if epoch != self.epoch:
             rng = np.random.default_rng((self.seed, epoch))
-            self.offset, self.order = rng.integers(self.block_size), rng.permutation(self.n_windows)
+            self.offset = rng.integers(self.block_size)
+            self.order = rng.permutation(self.n_windows)
             self.epoch = epoch
         return self.offset + self.block_size * self.order[i]

@@ -3,7 +3,6 @@
 TEXT is one of these names, your own files and folders, or hf:NAME for a dataset of the Hugging Face hub:
 
   sympy             Python source, the same on every machine (the default)
-  stdlib            the source of this Python's library
   shakespeare_char  Tiny Shakespeare, as in nanoGPT
   shakespeare       the same in GPT-2's tokens
   recall            generated facts to look up, for --protocol=recall
@@ -55,7 +54,9 @@ class PrepareConfig:
 
 def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
-    tokens_path, docs_path, n_bytes = folder / f"{split}.bin", folder / f"{split}_docs.bin", 0
+    tokens_path = folder / f"{split}.bin"
+    docs_path = folder / f"{split}_docs.bin"
+    n_bytes = 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
         for name, text in documents(f"tokenising {split}"):
             if docs.tell() and tokenizer.eot is not None:
@@ -65,28 +66,86 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
                 tokens.write(np.asarray(tokenizer.encode(text, plain=True), dtype))
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-            n_bytes += len(text.encode())
-            text_hash.update(text.encode())
-        counts = {"tokens": tokens.tell() // dtype.itemsize, "documents": docs.tell() // 8, "bytes": n_bytes}
-    if not counts["documents"]:
+            content = text.encode()
+            text_hash.update(content)
+            n_bytes += len(content)
+    if not n_bytes:
         raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
-    return counts | {"sha256": data.file_hash(tokens_path), "docs_sha256": data.file_hash(docs_path)}
+    return {
+        "tokens": tokens_path.stat().st_size // dtype.itemsize,
+        "documents": docs_path.stat().st_size // 8,
+        "bytes": n_bytes,
+        "sha256": data.file_hash(tokens_path),
+        "docs_sha256": data.file_hash(docs_path),
+    }
 
 
 def write_dataset(folder, temporary, documents, tokenizer, source):
     """Writes the token files into `temporary`, then makes them the dataset of `folder`."""
-    dtype, text_hash = np.dtype("uint16" if tokenizer.n_vocab <= 65536 else "uint32"), hashlib.sha256()
-    splits = {s: write_split(temporary, s, documents[s], tokenizer, dtype, text_hash) for s in data.SPLITS}
-    meta = {"source": source | {"sha256": text_hash.hexdigest()}, "vocab_size": tokenizer.n_vocab}
-    meta |= {"dtype": dtype.name, "splits": splits, "tokenizer": tokenizer.spec}
+    dtype = np.dtype("uint16" if tokenizer.n_vocab <= 65536 else "uint32")
+    text_hash = hashlib.sha256()
+    splits = {}
+    for split in data.SPLITS:
+        splits[split] = write_split(temporary, split, documents[split], tokenizer, dtype, text_hash)
+    meta = {
+        "source": source | {"sha256": text_hash.hexdigest()},
+        "vocab_size": tokenizer.n_vocab,
+        "dtype": dtype.name,
+        "splits": splits,
+        "tokenizer": tokenizer.spec,
+    }
     (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
     (folder / "meta.json").unlink(missing_ok=True)  # deleted first, written last: a folder without it is not prepared
     for name in FILES:
         os.replace(temporary / name, folder / name)
+    print(f"{folder}: vocabulary of {tokenizer.n_vocab:,}")
+    for split, info in splits.items():
+        print(f"{folder}/{split}.bin: {info['tokens']:,} tokens in {info['documents']:,} documents")
     if splits["val"]["documents"] < 20:
         print("note: evaluations need 20 validation documents for ±: give more documents, or divide them (--split_on)")
-    counts = ", ".join(f"{s} {v['tokens']:,} tokens in {v['documents']:,} documents" for s, v in splits.items())
-    print(f"{folder}: {counts}; vocabulary {tokenizer.n_vocab:,} ({tokenizer.spec['kind']})")
+
+
+def text_flags(cfg, text, names):
+    """{flag: value} of the given flags that only some texts take. ValueError if this text does not take one."""
+    given = {}
+    for flag in ("glob", "split_on", "file", "column", "config"):
+        value = getattr(cfg, flag)
+        if value == getattr(PrepareConfig, flag):
+            continue
+        if flag not in text.flags:
+            raise ValueError(f"--{flag} has no meaning for {' '.join(names)}")
+        given[flag] = value
+    return given
+
+
+def dataset_name(cfg, text):
+    """The name that --name gives, or the text's own: with another tokenizer than its default, such as sympy_bpe1024."""
+    if cfg.name:
+        return cfg.name
+    if not text.dataset:
+        raise ValueError("this dataset needs a name: --name=NAME")
+    if cfg.tokenizer in ("", text.tokenizer):
+        return text.dataset
+    return f"{text.dataset.removesuffix('_char')}_{Path(cfg.tokenizer).stem.replace(':', '')}"
+
+
+def check_folder(folder):
+    """ValueError if a folder holds files that are not a dataset's."""
+    names = {path.name for path in folder.glob("[!.]*")} - {"prepare.py"}  # nanoGPT's commands
+    if names and FILES[0] not in names:
+        raise ValueError(f"{folder} holds other files, such as {min(names)}: choose another --name, or --overwrite")
+
+
+def check_unchanged(name, source, tokenizer):
+    """ValueError if the prepared dataset `name` is from another source, or in the tokens of another tokenizer."""
+    dataset = data.load(name)
+    source = source | {"sha256": dataset.meta["source"].get("sha256")}  # of the whole text, which is not read again
+    spec = tokenizer.spec if tokenizer else dataset.tokenizer.spec
+    if (dataset.meta["source"], dataset.tokenizer.spec) != (source, spec):
+        raise ValueError(
+            f"{data.folder_of(name)} was prepared from another text or with other flags, or the text or the tokenizer "
+            "has changed: choose another --name, or --overwrite"
+        )
 
 
 def main(argv):
@@ -95,36 +154,25 @@ def main(argv):
     if not names:
         raise ValueError("which text? Name one: python -m data.prepare sympy (--help lists them)")
     text = find_text(names, cfg.glob)
-    some = ("glob", "split_on", "file", "column", "config")
-    given = {flag: value for flag in some if (value := getattr(cfg, flag)) != getattr(PrepareConfig, flag)}
-    if odd := given.keys() - {*text.flags}:
-        raise ValueError(f"--{min(odd)} has no meaning for {' '.join(names)}")
+    flags = text_flags(cfg, text, names)
+    flags.pop("file", None)  # every copy is the same text
     kind = cfg.tokenizer or text.tokenizer
+    source = {"text": text.source, "tokenizer": kind, "state": text.state} | flags
     is_trained = kind == "char" or kind.startswith("bpe:")
     tokenizer = None if is_trained else named_tokenizer(kind)
-    name = text.dataset
-    if name and kind != text.tokenizer:
-        name = f"{name.removesuffix('_char')}_{Path(kind).stem.replace(':', '')}"  # sympy_bpe1024
-    if not (name := cfg.name or name):
-        raise ValueError("this dataset needs a name: --name=NAME")
+    name = dataset_name(cfg, text)
     folder = data.folder_of(name)
-    held = {p.name for p in folder.iterdir() if p.name[0] != "."} - {"prepare.py"} if folder.is_dir() else {}
-    if held and FILES[0] not in held and not cfg.overwrite:
-        raise ValueError(f"{folder} holds other files, such as {min(held)}: choose another --name, or --overwrite")
-    source = {"text": text.source, "tokenizer": kind, "state": text.state} | given
-    source.pop("file", None)  # every copy is the same text
+    if not cfg.overwrite:
+        check_folder(folder)
     with locked(folder, wait=True), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not cfg.overwrite:
-            held = data.load(name)
-            tokenizer, source["sha256"] = tokenizer or held.tokenizer, held.meta["source"].get("sha256")
-            if (held.meta["source"], held.tokenizer.spec) != (source, tokenizer.spec):
-                other = "was prepared from another text or with other flags, or the text or the tokenizer has changed"
-                raise ValueError(f"{folder} {other}: choose another --name, or --overwrite")
+            check_unchanged(name, source, tokenizer)
             print(f"{folder} is prepared already (--overwrite prepares it again)")
             return 0
         print(f"preparing {name}: {text.source}")
         documents = text.read(cfg)
-        tokenizer = tokenizer or make_tokenizer(kind, lambda s: (text for _, text in documents[s](f"reading {s}")))
+        if is_trained:
+            tokenizer = make_tokenizer(kind, documents)
         write_dataset(folder, temporary, documents, tokenizer, source)
     if name != data.DEFAULT:  # which is prepared when a training needs it
         print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")

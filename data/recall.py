@@ -14,8 +14,10 @@ import heapq
 import math
 import string
 
-DOCUMENTS, CHARACTERS = 4000, 8192
-NEAREST, FARTHEST = 4, 2048  # characters between the end of a mention and the next one
+DOCUMENTS = 4000
+CHARACTERS = 8192  # of a document
+NEAREST = 4  # characters between the end of a mention and the next one
+FARTHEST = 2048
 DENSEST = 64  # a document's farthest distance is at least this: with less, mentions would have to wait
 # from NEAREST to FARTHEST in 4,096 steps of equal ratio, rounded once: no logarithm is taken while text is made
 DISTANCES = [round(NEAREST * math.exp(math.log(FARTHEST / NEAREST) * i / 4096)) for i in range(4096)]
@@ -28,6 +30,7 @@ class Random:
         self.state = (seed + 1) * 0x9E3779B97F4A7C15 % 2**64
 
     def below(self, n):
+        """A random integer from 0 to n − 1."""
         self.state ^= self.state >> 12
         self.state ^= self.state << 25 & (2**64 - 1)
         self.state ^= self.state >> 27
@@ -38,17 +41,22 @@ def document(seed):
     """One document of CHARACTERS characters or one more. Its distances are log-uniform from NEAREST to its farthest,
     which is log-uniform from DENSEST to FARTHEST. A mention comes when its distance is reached, or a few characters
     later if others are due."""
-    random, text, densest = Random(seed), "", DISTANCES.index(DENSEST)
-    farthest = densest + random.below(len(DISTANCES) - densest)
+    random = Random(seed)
+    densest = DISTANCES.index(DENSEST)
+    n_distances = densest + random.below(len(DISTANCES) - densest)  # the document draws from the first of DISTANCES
 
-    def later():
-        return len(text) + DISTANCES[random.below(farthest)]
-
+    # the start and the text of each digit's next mention, the earliest one first
     letters = list(string.ascii_lowercase)
-    due = [(later(), f"{digit}{letters.pop(random.below(len(letters)))}") for digit in range(10)]
-    heapq.heapify(due)
-    while (start := max(len(text), due[0][0])) < CHARACTERS:
-        mention = due[0][1]
+    mentions = []
+    for digit in range(10):
+        start = DISTANCES[random.below(n_distances)]
+        letter = letters.pop(random.below(len(letters)))
+        mentions.append((start, f"{digit}{letter}"))
+    heapq.heapify(mentions)
+
+    text = ""
+    while mentions[0][0] < CHARACTERS and len(text) < CHARACTERS:
+        start, mention = mentions[0]
         text = text.ljust(start, ".") + mention
-        heapq.heapreplace(due, (later(), mention))
+        heapq.heapreplace(mentions, (len(text) + DISTANCES[random.below(n_distances)], mention))
     return text.ljust(CHARACTERS, ".")

@@ -38,19 +38,21 @@ class CharTokenizer(Tokenizer, kind="char"):
     def __init__(self, chars):
         self.chars = "".join(sorted(chars))
         self.n_vocab = len(self.chars)
-        self.codes = _codepoints(self.chars)
+        self.codes = codepoints(self.chars)
         self.spec = {"kind": "char", "chars": self.chars}
 
     def encode(self, text, plain=False):  # there are no special tokens
-        if unknown := "".join(sorted(set(text) - set(self.chars))):
-            raise ValueError(f"the tokenizer lacks {unknown[:20]!r} (a bpe:N tokenizer lacks nothing)")
-        return np.searchsorted(self.codes, _codepoints(text))
+        unknown = set(text).difference(self.chars)
+        if unknown:
+            chars = "".join(sorted(unknown))[:20]
+            raise ValueError(f"the tokenizer lacks {chars!r} (a bpe:N tokenizer lacks nothing)")
+        return np.searchsorted(self.codes, codepoints(text))
 
     def decode_bytes(self, ids):
         return "".join(self.chars[i] for i in ids).encode()
 
 
-def _codepoints(text):
+def codepoints(text):
     return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
@@ -58,8 +60,10 @@ class Tiktoken(Tokenizer):
     """A tiktoken.Encoding."""
 
     def __init__(self, encoding, spec):
-        self.encoding, self.spec = encoding, spec
-        self.n_vocab, self.eot = encoding.n_vocab, encoding.eot_token
+        self.encoding = encoding
+        self.spec = spec
+        self.n_vocab = encoding.n_vocab
+        self.eot = encoding.eot_token
 
     def encode(self, text, plain=False):
         return self.encoding.encode_ordinary(text) if plain else self.encoding.encode(text, allowed_special="all")
@@ -75,8 +79,10 @@ class GPT2Tokenizer(Tiktoken, kind="gpt2"):
         try:
             super().__init__(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
         except OSError as error:  # includes requests' ConnectionError
-            failed = f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__})"
-            raise ValueError(f"{failed}: connect once, or set TIKTOKEN_CACHE_DIR to a folder that has it") from None
+            raise ValueError(
+                f"tiktoken could not download GPT-2's tokenizer ({type(error).__name__}): connect once, or set "
+                "TIKTOKEN_CACHE_DIR to a folder that has it"
+            ) from None
 
 
 class BPETokenizer(Tiktoken, kind="bpe"):
@@ -106,23 +112,25 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
         try:
             self.inner = tokenizers.Tokenizer.from_str(json)
             self.inner.no_truncation()
-            added, alphabet = self.inner.get_added_tokens_decoder(), byte_alphabet()
-            self.bytes = {  # id -> bytes; added tokens are stored as text, the others in the byte alphabet
-                id: token.encode() if id in added else bytes(alphabet[c] for c in token)
-                for token, id in self.inner.get_vocab().items()
-            }
+            added = self.inner.get_added_tokens_decoder()  # {id: token}, stored as text
+            alphabet = byte_alphabet()
+            self.bytes = {}  # id -> bytes
+            for token, id in self.inner.get_vocab().items():
+                self.bytes[id] = token.encode() if id in added else bytes(alphabet[char] for char in token)
         except Exception as error:  # the package raises nothing more specific
             raise ValueError(f"not a tokenizer.json of byte-level BPE ({error!r})") from None
         self.n_vocab = max(self.bytes) + 1
-        self.eot = next((id for end in ENDS for id, token in added.items() if token.content == end), None)
+        ids = {token.content: id for id, token in added.items()}
+        self.eot = next((ids[name] for name in ENDS if name in ids), None)
 
     def encode(self, text, plain=False):
         self.inner.encode_special_tokens = plain
         ids = self.inner.encode(text, add_special_tokens=False).ids
-        given, got = text.encode(), self.decode_bytes(ids)
-        if given != got:
-            n = len(os.path.commonprefix([given, got]))
-            raise ValueError(f"the tokenizer turns {given[n : n + 20]!r} into {got[n : n + 20]!r}")
+        before = text.encode()
+        after = self.decode_bytes(ids)
+        if before != after:
+            n = len(os.path.commonprefix([before, after]))
+            raise ValueError(f"the tokenizer turns {before[n : n + 20]!r} into {after[n : n + 20]!r}")
         return ids
 
     def decode_bytes(self, ids):
@@ -139,9 +147,10 @@ def byte_alphabet():
 def tokenizer_from(spec):
     """The tokenizer that `spec` describes. ValueError if it is invalid, or if a package or download is missing."""
     if matches(spec, {"kind": tuple(KINDS)}):
-        cls, fields = KINDS[spec["kind"]], {key: value for key, value in spec.items() if key != "kind"}
-        if fields.keys() == cls.form.keys() and matches(fields, cls.form):
-            return cls(**fields)
+        arguments = dict(spec)
+        cls = KINDS[arguments.pop("kind")]
+        if arguments.keys() == cls.form.keys() and matches(arguments, cls.form):
+            return cls(**arguments)
     raise ValueError(f"invalid tokenizer {str(spec)[:80]!r}: its kind must be one of {', '.join(KINDS)}")
 
 
@@ -155,24 +164,32 @@ def named_tokenizer(name):
 
         return load(name.removeprefix("data:")).tokenizer
     if not Path(name).is_file():
-        known = "gpt2, PATH/tokenizer.json or data:NAME; data.prepare also takes char and bpe:N"
-        raise ValueError(f"--tokenizer={name!r} must be {known}")
+        raise ValueError(
+            f"--tokenizer={name!r} must be gpt2, PATH/tokenizer.json or data:NAME; data.prepare also takes char and "
+            "bpe:N"
+        )
     return HuggingFaceTokenizer(Path(name).read_text(encoding="utf-8"))
 
 
-def make_tokenizer(name, texts):
-    """The tokenizer that --tokenizer=char or bpe:N asks for; texts(split) yields the texts of a split. char: every
+def make_tokenizer(name, documents):
+    """The tokenizer that --tokenizer=char or bpe:N asks for, from the documents {"train": …, "val": …}. char: every
     character of them. bpe:N: trained on the training texts, N ids with <|endoftext|>."""
     if name == "char":
-        return CharTokenizer({c for split in ("train", "val") for text in texts(split) for c in set(text)})
-    import rustbpe  # only needed to train a BPE
-
+        chars = set()
+        for split in documents:
+            for _, text in documents[split](f"reading {split}"):
+                chars.update(text)
+        return CharTokenizer(chars)
     size = name.removeprefix("bpe:")
     if not size.isdecimal() or int(size) < 257:
         raise ValueError(f"--tokenizer={name!r} must be bpe:N with N of at least 257 (256 bytes and <|endoftext|>)")
-    trainer, size = rustbpe.Tokenizer(), int(size) - 1  # one id is for <|endoftext|>
-    trainer.train_from_iterator(texts("train"), size, buffer_size=64, pattern=GPT2_PATTERN)
+    import rustbpe  # only needed to train a BPE
+
+    n_tokens = int(size) - 1  # one id is for <|endoftext|>
+    texts = (text for _, text in documents["train"]("reading train"))
+    trainer = rustbpe.Tokenizer()
+    trainer.train_from_iterator(texts, n_tokens, buffer_size=64, pattern=GPT2_PATTERN)
     ranks = sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])
-    if len(ranks) < size:
+    if len(ranks) < n_tokens:
         raise ValueError(f"the text is too small for --tokenizer={name}: it gives {len(ranks) + 1} ids; ask for fewer")
     return BPETokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])

@@ -47,30 +47,32 @@ def test_a_value_is_read_as_the_type_of_its_field():
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--nmae=3", "unknown key --nmae: did you mean --name"),
+        ("--nmae=3", "--nmae: did you mean --name"),
         ("--n=1.5", "n='1.5' must be of type int"),
-        ("--n=True", "must be of type int"),
-        ("--flag=1", "must be of type bool"),
-        ("--n", "--n needs a value"),
-        ("--qzx=1", "unknown key --qzx: --help lists all keys"),
-        ("--n=" + "9" * 5000, "must be of type int"),
-        ("--rate=1e20", "rate='1e20' is not a number below 9e.15"),
-        ("rate = float('nan')", "rate=nan is not a number below 9e.15"),
+        ("--n=True", "n='True' must be of type int"),
+        ("--flag=1", "flag='1' must be of type bool"),
+        ("--n", "--n=VALUE"),
+        ("--qzx=1", "--qzx: --help"),
+        ("--n=" + "9" * 5000, "n='999.* must be of type int"),
+        ("--rate=1e20", "rate='1e20'"),
+        ("rate = float('nan')", "rate=nan"),
         ("--kind=c", "kind='c' is not one of: a, b"),
-        ("stray", "'stray' is neither a config file"),
-        ("no_such.py", "there is no config file no_such.py"),
-        ("nn = 3", "unknown key nn in c.py"),
-        ("n = 'a'", "n='a' must be"),
-        ("n = ", "c.py does not run: Syn"),
+        ("stray", "'stray'"),
+        ("no_such.py", "no_such.py"),
+        ("nn = 3", "nn in c.py"),
+        ("n = 'a'", "n='a' must be of type int"),
+        ("n = ", "c.py does not run: SyntaxError"),
         ("kind = 1", "kind=1 must be of type str"),
     ],
 )
 def test_a_mistake_is_named(argument, message, tmp_path, monkeypatch):
     """An argument with ` = ` is the content of a config file."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.py").write_text(argument)
+    if " = " in argument:
+        (tmp_path / "c.py").write_text(argument)
+        argument = "c.py"
     with pytest.raises(ValueError, match=message) as error:
-        config.load(Knobs, ["c.py" if " = " in argument else argument])
+        config.load(Knobs, [argument])
     assert len(str(error.value)) < 300
 
 
@@ -81,13 +83,12 @@ def test_every_shipped_config_is_valid(path):
 
 
 def test_a_config_named_after_a_scheme_sets_only_what_is_tuned_for_it():
-    own = [path for path in CONFIGS if path.stem in scheme_names()]
-    in_model = {name for name in scheme_names() if find_scheme(name).__module__ == "model"}
-    assert {path.stem for path in own} >= in_model
-    for path in own:
+    paths = {path.stem: path for path in CONFIGS if path.stem in scheme_names()}
+    assert paths.keys() >= {name for name in scheme_names() if find_scheme(name).__module__ == "model"}
+    for name, path in paths.items():
         values = config.read_file(train.TrainConfig, path)
-        tuned = {*find_scheme(path.stem).reads, "pos_options", "learning_rate", "muon_lr"}
-        assert values.pop("pos_scheme") == path.stem and values.keys() <= tuned
+        assert values.pop("pos_scheme") == name
+        assert values.keys() <= {*find_scheme(name).reads, "pos_options", "learning_rate", "muon_lr"}
 
 
 @pytest.mark.parametrize("module", [train, sample, eval_length, bench])
@@ -96,8 +97,8 @@ def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
         module.main(["--help"])
     text = capsys.readouterr().out
     assert exit.value.code == 0 and text.startswith(module.__doc__.strip().splitlines()[0])
-    assert "--device='auto'" in text and "auto, cpu, cuda, cuda:1, mps" in text
-    rows = [line for line in text.splitlines() if line.startswith("  --")]
-    assert len(rows) > 10 and all(len(line.split(maxsplit=1)) == 2 for line in rows)
+    rows = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  --")]
+    assert ["--device='auto'", "auto, cpu, cuda, cuda:1, mps"] in rows
+    assert len(rows) > 10 and all(len(row) == 2 for row in rows)
     assert module is not train or ", ".join(scheme_names()) in text
-    assert "--protocol" not in text or "nonoverlapping  the same text" in text
+    assert module is not eval_length or "nonoverlapping  " in text  # a protocol, with its first sentence

@@ -5,115 +5,129 @@ import os
 
 import pytest
 import torch
-from test_data import tokenizer_json
-from test_model import build
+from conftest import tokenizer_json
 
+import config
 from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, named_tokenizer
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import Checkpoint
 from run.foreign import import_transformers
 from tools import export
-from tools.export import ARCHITECTURES, to_hugging_face
 
 transformers = import_transformers()
 TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
 
 
-def write_run(folder, tokenizer=None, **settings):
+def write_run(folder, tokenizer, **settings):
     """A run whose weights are all random, and large enough that any mistake shows."""
-    tokenizer = tokenizer or CharTokenizer(set(TEXT))
     sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
-    model = build(settings.pop("pos_scheme", "learnable"), spread=0.67, **sizes | settings).float()
+    model = GPT(GPTConfig(**sizes | settings)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, p in model.named_parameters():
+        is_scale = "ln" in name and name.endswith("weight")
+        torch.nn.init.normal_(p, float(is_scale), 0.2 if p.dim() > 1 else 0.1, generator)
     folder.mkdir()
-    known = dict(settings={"dataset": "tiny"}, best_val_loss=1.0, dataset_hash="", tokenizer_spec=tokenizer.spec)
-    Checkpoint(model.state_dict(), model.config, 1, **known).save(folder, is_best=True)
+    Checkpoint(
+        model.state_dict(),
+        model.config,
+        step=1,
+        settings={"dataset": "tiny"},
+        best_val_loss=1.0,
+        tokenizer_spec=tokenizer.spec,
+        dataset_hash="",
+    ).save(folder, is_best=True)
     return model
 
 
 def differences(model, folder):
-    """The largest difference of logits at block_size and, if the scheme is defined there, at four times it."""
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    n = model.config.block_size
-    lengths = [n] if model.config.max_positions else [n, 4 * n]
-    return [export.largest_difference(model, theirs, length)[0] for length in lengths]
+    """The largest differences of logits from the export in a folder."""
+    exported = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    return [difference for difference, _ in export.compare(model, exported).values()]
 
 
-NAMES = {"learnable": "GPT2LMHeadModel", "rope": "GPTNeoXForCausalLM", "alibi": "MptForCausalLM"}
-EXPORTED = [
-    ("learnable", dict()), ("learnable", dict(bias=True)), ("learnable", dict(gelu_tanh=True, bias=True)),
-    ("rope", dict()), ("rope", dict(bias=True, rope_theta=500.0)), ("rope", dict(gelu_tanh=True)),
-    ("rope", dict(rope_scaling="linear", rope_factor=3.0)), ("rope", dict(rope_scaling="ntk", rope_factor=4.0)),
-    ("rope", dict(rope_scaling="yarn", rope_factor=4.0)),
-    ("rope", dict(rope_scaling="yarn", rope_factor=2.5, rope_block_size=512, n_embd=64)),
-    ("rope", dict(rope_fraction=0.5)), ("rope", dict(rope_fraction=0.3, rope_scaling="linear", rope_factor=3.0)),
-    ("alibi", dict()), ("alibi", dict(n_head=6, n_embd=48)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("scheme, settings", EXPORTED, ids=str)
-def test_an_export_has_equal_logits_and_writes_the_same_text(scheme, settings, tmp_path, capsys):
-    model = write_run(tmp_path / "r", pos_scheme=scheme, **settings)
+@pytest.mark.parametrize(
+    "architecture, flags",
+    [
+        ("GPT2LMHeadModel", "pos_scheme=learnable"),
+        ("GPT2LMHeadModel", "pos_scheme=learnable gelu_tanh bias"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope gelu_tanh bias rope_theta=500"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=linear rope_factor=3"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=ntk rope_factor=4"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=yarn rope_factor=4"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=yarn rope_factor=2.5 rope_block_size=512 n_embd=64"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_fraction=0.5"),
+        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_fraction=0.3 rope_scaling=linear rope_factor=3"),
+        ("MptForCausalLM", "pos_scheme=alibi"),
+        ("MptForCausalLM", "pos_scheme=alibi n_head=6 n_embd=48"),
+    ],
+)
+def test_an_export_has_equal_logits_and_writes_the_same_text(architecture, flags, tmp_path):
+    settings, _ = config.parse(GPTConfig, [f"--{flag}" for flag in flags.split()])
+    model = write_run(tmp_path / "r", CharTokenizer(set(TEXT)), **settings)
     assert export.main([str(tmp_path / "r")]) == 0
-    hf = tmp_path / "r" / "hf"
-    found, out = differences(model, hf), capsys.readouterr().out
-    assert max(found) <= 1e-4 and out.count("largest difference") == len(found)
-    theirs, idx = transformers.AutoModelForCausalLM.from_pretrained(hf), torch.tensor([[3, 1, 4, 1]])
-    written = theirs.generate(idx, max_new_tokens=28, do_sample=False)  # it never stops early
-    assert torch.equal(written, model.generate(idx, 28, temperature=0))
-    assert f"{hf}: {NAMES[scheme]}, with its tokenizer" in out
-    assert (hf / "model.safetensors").is_file() and not list(tmp_path.glob("**/.writing*"))
-    if "rope_scaling" in settings:  # without the scaling it differs
-        path = hf / "config.json"
+    folder = tmp_path / "r" / "hf"
+    by_length = differences(model, folder)
+    assert len(by_length) == (1 if "learnable" in flags else 2) and max(by_length) <= 1e-4
+    assert not list(tmp_path.glob("**/.*"))
+    exported = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert type(exported).__name__ == architecture
+    idx = torch.tensor([[3, 1, 4, 1]])
+    text = exported.generate(idx, max_new_tokens=28, do_sample=False)  # it never stops early
+    assert torch.equal(text, model.generate(idx, 28, temperature=0))
+    if "rope_scaling" in flags:  # without the scaling it differs
+        path = folder / "config.json"
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": rope}))
-        assert min(differences(model, hf)) > 1e-3
+        assert min(differences(model, folder)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["char", "bpe:290", "gpt2", "hf"])
 def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
-    end = "" if name == "char" else END_OF_TEXT
     if name in ("char", "bpe:290"):
-        tokenizer = make_tokenizer(name, lambda split: iter([TEXT * 20]))
+        tokenizer = make_tokenizer(name, {"train": lambda label: [("a.txt", TEXT * 20)]})
     else:
         tokenizer = named_tokenizer(tokenizer_json(tmp_path / "tokenizer.json") if name == "hf" else name)
     write_run(tmp_path / "r", tokenizer, n_embd=2, n_layer=1)
     export.main([f"{tmp_path}/r"])
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "r" / "hf")
-    text = f"{TEXT}{end}{TEXT}"
-    assert theirs.encode(text) == list(tokenizer.encode(text))
-    assert theirs.decode(theirs.encode(text)) == text == tokenizer.decode_bytes(theirs.encode(text)).decode()
-    assert theirs.eos_token_id == tokenizer.eot
+    exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "r" / "hf")
+    text = TEXT + ("" if name == "char" else END_OF_TEXT) + TEXT
+    ids = exported.encode(text)
+    assert ids == list(tokenizer.encode(text))
+    assert exported.decode(ids) == text
+    assert exported.eos_token_id == tokenizer.eot
     if name == "char":  # unknown characters are not dropped
         with pytest.raises(Exception, match="Missing"):
-            theirs.encode("def €")
+            exported.encode("def €")
     else:  # and the file can be read again
-        back = named_tokenizer(f"{tmp_path}/r/hf/tokenizer.json")
-        assert back.encode(text) == theirs.encode(text)
-        assert back.encode(text, plain=True) == tokenizer.encode(text, plain=True)
-        assert all(back.decode_bytes([id]) == tokenizer.decode_bytes([id]) for id in range(back.n_vocab))
+        again = named_tokenizer(f"{tmp_path}/r/hf/tokenizer.json")
+        assert again.encode(text) == ids
+        assert again.encode(text, plain=True) == tokenizer.encode(text, plain=True)
+        assert all(again.decode_bytes([id]) == tokenizer.decode_bytes([id]) for id in range(again.n_vocab))
 
 
-OTHERS = [(dict(pos_scheme=s), f"cannot export pos_scheme={s}") for s in scheme_names() if s not in ARCHITECTURES]
-UNEXPORTED = [
-    *OTHERS,
-    (dict(window=8), "cannot export a window, a pos_pattern or qk_norm"),
-    (dict(pos_scheme="rope", pos_pattern="10"), "cannot export a window"),
-    (dict(qk_norm=True), "cannot export a window"),
-]
-
-
-@pytest.mark.parametrize("settings, message", UNEXPORTED)
-def test_mistake_exporting_what_hugging_face_does_not_compute(settings, message):
-    with pytest.raises(ValueError, match=message):
-        to_hugging_face(GPT(GPTConfig(block_size=8, vocab_size=8, n_layer=1, n_head=2, n_embd=8, **settings)), None)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"pos_scheme": name} for name in scheme_names() if name not in export.ARCHITECTURES),
+        {"window": 8},
+        {"pos_scheme": "rope", "pos_pattern": "10"},
+        {"qk_norm": True},
+    ],
+    ids=str,
+)
+def test_mistake_exporting_what_hugging_face_does_not_compute(settings):
+    model = GPT(GPTConfig(block_size=8, vocab_size=8, n_layer=1, n_head=2, n_embd=8, **settings))
+    with pytest.raises(ValueError, match="cannot export .*" + list(settings)[-1]):
+        export.to_hugging_face(model, None)
 
 
 def test_mistake_in_an_export_leaves_everything_as_it_is(tmp_path, refused, monkeypatch):
     run = tmp_path / "r"
-    write_run(run)
-    monkeypatch.setattr(export, "TOLERANCE", -1.0)
-    assert "transformers computes other logits, so nothing was written" in refused(export.main, run)
+    write_run(run, CharTokenizer(set(TEXT)))
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "TOLERANCE", -1.0)
+        assert str(run) in refused(export.main, run)
     assert sorted(os.listdir(run)) == ["best.pt", "latest.pt"]
-    monkeypatch.undo()
     (tmp_path / "empty").mkdir()
     assert export.main([f"{run}", f"--hf_dir={tmp_path}/empty"]) == 0

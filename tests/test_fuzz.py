@@ -9,13 +9,13 @@ import shutil
 import pytest
 import torch
 
+import config
 import data
 from data.tokenizers import tokenizer_from
 from run.checkpoint import load_checkpoint
-from run.start import Origin
 from train import TrainConfig
 
-ODD = [
+VALUES = [
     None, True, -1, 0, 3, 1.5, 2**40, 10**30, float("nan"), float("inf"), "", "x", "O", "../..", [], [1], ["a"], {},
     {"kind": "bpe"}, {5: 6}, [[[[]]]],
 ]  # fmt: skip
@@ -29,15 +29,16 @@ def places(value):
             yield from places(inner)
 
 
-def memory():
+def peak_kb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def refused_or_right(holder, key, new, save, use):
+def is_refused(holder, key, value, save, use):
     """Whether a changed value is refused in one line. It may also be right; any other exception fails the test."""
-    old, holder[key] = holder[key], new
+    original = holder[key]
+    holder[key] = value
     save()
-    holder[key] = old
+    holder[key] = original
     try:
         use()
     except ValueError as error:
@@ -48,47 +49,57 @@ def refused_or_right(holder, key, new, save, use):
 
 def test_checkpoints(trained, tmp_path):
     path = shutil.copytree(trained("t5"), tmp_path / "r") / "latest.pt"
-    whole, rng, before = torch.load(path), random.Random(1), memory()
+    content = torch.load(path)
+    rng = random.Random(1)
+    before_kb = peak_kb()
+
+    def save():
+        torch.save(content, path)
 
     def use():
-        loaded = load_checkpoint(path)
-        loaded.model(torch.device("cpu"))
-        tokenizer_from(loaded.tokenizer_spec)
-        Origin({"resume": True, "out_dir": path.parent}).settings(TrainConfig)
+        checkpoint = load_checkpoint(path)
+        checkpoint.model(torch.device("cpu"))
+        tokenizer_from(checkpoint.tokenizer_spec)
+        config.checked(TrainConfig, checkpoint.settings, path)
 
-    refused = [
-        refused_or_right(holder, key, new, lambda: torch.save(whole, path), use)
-        for holder, key in list(places(whole))
-        if key != "n_layer"  # a model of any number of layers would be built
-        for new in [*rng.sample(ODD, 2), torch.zeros(2), torch.zeros(3).to_sparse(), torch.ones(1).expand(2**40)]
-    ]
-    assert sum(refused) > 0.5 * len(refused) and memory() - before < 500_000  # kB
+    refused = []
+    for holder, key in list(places(content)):
+        if key != "n_layer":  # a model of any number of layers would be built
+            tensors = torch.zeros(2), torch.zeros(3).to_sparse(), torch.ones(1).expand(2**40)
+            for value in (*rng.sample(VALUES, 2), *tensors):
+                refused.append(is_refused(holder, key, value, save, use))
+    assert sum(refused) > 0.5 * len(refused) and peak_kb() - before_kb < 500_000
 
 
 def test_meta_json(dataset, tmp_path):
-    meta = shutil.copytree(dataset, tmp_path / "copy") / "meta.json"
-    whole = json.loads(meta.read_text())
+    path = shutil.copytree(dataset, tmp_path / "copy") / "meta.json"
+    meta = json.loads(path.read_text())
+
+    def save():
+        path.write_text(json.dumps(meta))
 
     def use():
-        data.load(str(meta.parent))
+        data.load(str(path.parent))
 
-    for holder, key in list(places(whole)):
-        for new in ODD:
-            refused_or_right(holder, key, new, lambda: meta.write_text(json.dumps(whole)), use)
-    objects = json.dumps(whole | {"dtype": "O"})  # numpy would read pointers
+    for holder, key in list(places(meta)):
+        for value in VALUES:
+            is_refused(holder, key, value, save, use)
+    objects = json.dumps(meta | {"dtype": "O"})  # numpy would read pointers
     for text in (objects, "", "7", "[]", "{", "null", '{"a":' * 5000, '{"vocab_size": 1' + "0" * 5000 + "}", "\udcff"):
-        meta.write_bytes(text.encode("utf-8", "surrogateescape"))
-        with pytest.raises(ValueError, match="is damaged"):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(ValueError, match="meta.json is damaged"):
             use()
 
 
 @pytest.mark.parametrize("name", ["train.bin", "val_docs.bin"])
 def test_tokens_and_documents(name, dataset, tmp_path):
-    path, rng = shutil.copytree(dataset, tmp_path / "copy") / name, random.Random(2)
-    whole = path.read_bytes()
-    for n in range(20):
-        changed = bytearray(whole)
-        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-        path.write_bytes(changed if n % 2 else whole[: rng.randrange(len(whole))])
-        with pytest.raises(ValueError, match=f"{name} is damaged or incomplete: prepare the dataset again"):
-            data.load(str(path.parent))
+    path = shutil.copytree(dataset, tmp_path / "copy") / name
+    content = path.read_bytes()
+    rng = random.Random(2)
+    for _ in range(10):
+        flipped = bytearray(content)
+        flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        for damaged in (flipped, content[: rng.randrange(len(content))]):
+            path.write_bytes(damaged)
+            with pytest.raises(ValueError, match=name):
+                data.load(str(path.parent))

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
-from test_data import documents, prepare
+from conftest import ROOT, documents, prepare
 
 from data import texts
 from data.prepare import FILES, PrepareConfig, main

@@ -29,6 +29,7 @@ from run.script import script
 from train import TrainConfig
 
 BASE = GPTConfig.pos_scheme  # speeds are relative to this scheme, GPT-2's own
+WARMUP = 3  # rounds that are not timed
 
 
 @dataclass(frozen=True)
@@ -47,47 +48,63 @@ class BenchConfig(TrainConfig):
 
 def contenders(cfg, device):
     """{name: (model, optimizer)}: every scheme, BASE under the other optimizer, and nanoGPT."""
-    other = {"muon": "adamw", "adamw": "muon"}[cfg.optimizer]
-    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in dict.fromkeys([BASE, *cfg.chosen])}
+    configs = {scheme: replace(cfg, pos_scheme=scheme) for scheme in (BASE, *cfg.chosen)}
+    other = "adamw" if cfg.optimizer == "muon" else "muon"
     configs[f"{BASE}, {other}"] = replace(cfg, pos_scheme=BASE, optimizer=other)
-    models = {name: GPT(own.model_config(own.vocab_size)).to(device) for name, own in configs.items()}
-    found = {name: (model, Optimizer(model, configs[name])) for name, model in models.items()}
+    pairs = {}
+    for name, settings in configs.items():
+        model = GPT(settings.model_config(cfg.vocab_size)).to(device)
+        pairs[name] = model, Optimizer(model, settings)
     if cfg.nanogpt:
-        theirs = runpy.run_path(str(Path(cfg.nanogpt, "model.py")), run_name="nanogpt")
-        settings = {f.name: getattr(cfg, f.name) for f in fields(theirs["GPTConfig"])}
-        model = theirs["GPT"](theirs["GPTConfig"](**settings)).to(device)
-        rates = cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2)
-        found["nanoGPT"] = model, model.configure_optimizers(*rates, device.type)
-    return found
+        pairs["nanoGPT"] = nanogpt(cfg, device)
+    return pairs
 
 
-def steps(cfg, device, dtype):
+def nanogpt(cfg, device):
+    """nanoGPT's model and optimizer with the same settings."""
+    module = runpy.run_path(str(Path(cfg.nanogpt, "model.py")), run_name="nanogpt")
+    settings = {field.name: getattr(cfg, field.name) for field in fields(module["GPTConfig"])}
+    model = module["GPT"](module["GPTConfig"](**settings)).to(device)
+    rates = cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2)
+    return model, model.configure_optimizers(*rates, device.type)
+
+
+def time_steps(cfg, device, dtype):
     """Prints the speed of a training step of each contender. The ratio is the median over the rounds of its speed
     relative to BASE in the same round."""
-    found = contenders(cfg, device)
-    compiled = device.type == "cuda" if cfg.compile is None else cfg.compile
-    runs = [torch.compile(model) if compiled else model for model, _ in found.values()]
+    pairs = contenders(cfg, device)
+    is_compiled = device.type == "cuda" if cfg.compile is None else cfg.compile
+    if is_compiled:
+        for model, _ in pairs.values():
+            model.compile()
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
-    seconds = np.empty((3 + cfg.rounds, len(runs)))  # three rounds to warm up
-    for row in tqdm(seconds, desc="rounds", leave=False, disable=None):
-        for i, (run, (model, optimizer)) in enumerate(zip(runs, found.values(), strict=True)):
-            started = time.perf_counter()
-            with autocast(device, dtype):
-                loss = run(x, y)[1]
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
-            optimizer.step()
-            model.zero_grad()
-            loss.item()  # waits for the device
-            row[i] = time.perf_counter() - started
-    seconds = seconds[3:]
-    speeds = np.median(seconds[:, [list(found).index(BASE)]] / seconds, axis=0)
-    what = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * compiled
-    print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {what}")
+
+    def step(model, optimizer):
+        with autocast(device, dtype):
+            loss = model(x, y)[1]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        optimizer.step()
+        model.zero_grad()
+        loss.item()  # waits for the device
+
+    seconds = {name: [] for name in pairs}
+    for _ in tqdm(range(WARMUP + cfg.rounds), desc="rounds", leave=False, disable=None):
+        for name, pair in pairs.items():
+            start = time.perf_counter()
+            step(*pair)
+            seconds[name].append(time.perf_counter() - start)
+
+    settings = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * is_compiled
+    print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {settings}")
     print(f"{'':20}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {BASE}':>30}")
-    for name, own, speed in zip(found, np.median(seconds, axis=0), speeds, strict=True):
-        size = sum(p.numel() for p in found[name][0].parameters())
-        print(f"{name:20}{size:12,}{1000 * own:11.1f}{x.numel() / own:11,.0f}{speed:30.3f}")
+    base_s = np.array(seconds[BASE][WARMUP:])
+    for name, (model, _) in pairs.items():
+        step_s = np.array(seconds[name][WARMUP:])
+        median_s = np.median(step_s)
+        speed = np.median(base_s / step_s)
+        size = sum(p.numel() for p in model.parameters())
+        print(f"{name:20}{size:12,}{1000 * median_s:11.1f}{x.numel() / median_s:11,.0f}{speed:30.3f}")
 
 
 def peak_memory(action, device):
@@ -103,43 +120,50 @@ def peak_memory(action, device):
     return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).max()
 
 
-def measure(model, idx, rounds, device):
+def measure(model, idx, rounds):
     """The seconds and the peak memory of the first layer's attention over idx (1, T), and the peak memory of a step."""
     with torch.no_grad():
         x, [(block, positions, window), *_] = model.enter(idx)
     x = x.detach().requires_grad_()
 
     def attention():
-        block.attn(x, positions, window, None, idx.size(1)).sum().backward()
+        y = block.attn(x, positions, window, None, idx.size(1))
+        y.sum().backward()
+
+    def step():
+        model(idx, idx)[1].backward()
 
     timer = Timer("attention()", globals={"attention": attention}, num_threads=torch.get_num_threads())
     seconds = timer.timeit(rounds).mean
-    return seconds, peak_memory(attention, device), peak_memory(lambda: model(idx, idx)[1].backward(), device)
+    return seconds, peak_memory(attention, idx.device), peak_memory(step, idx.device)
 
 
-def at_lengths(cfg, device, dtype):
+def time_lengths(cfg, device, dtype):
     """Prints the time and memory of attention, and the memory of a step, at each length. Skips the lengths at which a
     step might need more than half of the machine's memory, as it may grow with the square of the length."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
+    lengths = sorted({int(length) for length in cfg.lengths.split(",")})
     print(f"One window, forward and backward, {device.type}, {str(dtype)[6:]}")
     print(f"{'':20}{'length':>8}{'ms of attention':>18}{'MB of attention':>18}{'MB of a step':>15}")
     for scheme in cfg.chosen:
-        for n, longer in pairwise([*sorted({int(n) for n in cfg.lengths.split(",")}), 0]):
-            own = replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=n)
-            idx = torch.randint(cfg.vocab_size, (1, n), device=device)
-            with autocast(device, dtype):
-                seconds, alone, step = measure(GPT(own).to(device), idx, cfg.rounds, device)
-            print(f"{scheme:20}{n:8,}{1000 * seconds:18,.2f}{alone / 1e6:18,.2f}{step / 1e6:15,.2f}")
-            if step * (longer / n) ** 2 > memory / 2:
+        step_bytes = 0
+        for shorter, length in pairwise([1, *lengths]):
+            if step_bytes * (length / shorter) ** 2 > memory / 2:
                 break
+            model_config = replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=length)
+            idx = torch.randint(cfg.vocab_size, (1, length), device=device)
+            with autocast(device, dtype):
+                seconds, layer_bytes, step_bytes = measure(GPT(model_config).to(device), idx, cfg.rounds)
+            print(f"{scheme:20}{length:8,}{1000 * seconds:18,.2f}{layer_bytes / 1e6:18,.2f}{step_bytes / 1e6:15,.2f}")
 
 
 def main(argv):
     cfg = config.load(BenchConfig, argv)
     world = World(cfg.device, cfg.dtype)
-    (at_lengths if cfg.lengths else steps)(cfg, world.device, world.dtype)
+    compare = time_lengths if cfg.lengths else time_steps
+    compare(cfg, world.device, world.dtype)
     return 0
 
 

@@ -26,31 +26,20 @@ class ExportConfig:
     hf_dir: str = ""  # the folder to write; default: hf in the run's folder
 
 
-NAMES = (  # a part of our weights' names, and the same part in GPT-2, GPT-NeoX and MPT
-    ("transformer.", "transformer.", "gpt_neox.", "transformer."),
-    ("wte.", "wte.", "embed_in.", "wte."),
-    (".h.", ".h.", ".layers.", ".blocks."),
-    ("ln_1.", "ln_1.", "input_layernorm.", "norm_1."),
-    ("ln_2.", "ln_2.", "post_attention_layernorm.", "norm_2."),
-    ("attn.c_attn.", "attn.c_attn.", "attention.query_key_value.", "attn.Wqkv."),
-    ("attn.c_proj.", "attn.c_proj.", "attention.dense.", "attn.out_proj."),
-    ("mlp.c_fc.", "mlp.c_fc.", "mlp.dense_h_to_4h.", "ffn.up_proj."),
-    ("mlp.c_proj.", "mlp.c_proj.", "mlp.dense_4h_to_h.", "ffn.down_proj."),
-    ("ln_f.", "ln_f.", "final_layer_norm.", "norm_f."),
-    ("pos.", "transformer.", "", ""),
-)
-
-
 def gpt2_config(transformers, c, shared):
     return transformers.GPT2Config(
-        n_positions=c.block_size, n_embd=c.n_embd, n_layer=c.n_layer, n_head=c.n_head, resid_pdrop=c.dropout,
-        embd_pdrop=c.dropout, attn_pdrop=c.dropout, activation_function="gelu_new" if c.gelu_tanh else "gelu",
+        n_positions=c.block_size,
+        activation_function="gelu_new" if c.gelu_tanh else "gelu",
+        resid_pdrop=c.dropout,
+        embd_pdrop=c.dropout,
+        attn_pdrop=c.dropout,
         **shared,
-    )  # fmt: skip
+    )
 
 
 def gpt_neox_config(transformers, c, shared):
-    D, length = c.n_embd // c.n_head, c.rope_block_size or c.block_size
+    D = c.n_embd // c.n_head
+    length = c.rope_block_size or c.block_size
     rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
     if c.rope_scaling == "ntk":  # changes only the base
         rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
@@ -59,35 +48,61 @@ def gpt_neox_config(transformers, c, shared):
     if c.rope_fraction < 1:
         rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
     return transformers.GPTNeoXConfig(
-        max_position_embeddings=max(c.block_size, round(c.rope_factor * length)), hidden_size=c.n_embd,
-        intermediate_size=4 * c.n_embd, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
-        rope_parameters=rope, use_parallel_residual=False, attention_dropout=c.dropout, hidden_dropout=c.dropout,
-        hidden_act="gelu_new" if c.gelu_tanh else "gelu", **shared,
-    )  # fmt: skip
+        max_position_embeddings=max(c.block_size, round(c.rope_factor * length)),
+        intermediate_size=4 * c.n_embd,
+        hidden_act="gelu_new" if c.gelu_tanh else "gelu",
+        rope_parameters=rope,
+        use_parallel_residual=False,
+        attention_dropout=c.dropout,
+        hidden_dropout=c.dropout,
+        **shared,
+    )
 
 
 def mpt_config(transformers, c, shared):
     if c.gelu_tanh:
         raise ValueError("cannot export gelu_tanh with alibi: an MPT computes the exact GELU")
-    longest = 16 * c.block_size  # ALiBi needs no limit, but MPT wants one
-    return transformers.MptConfig(max_seq_len=longest, d_model=c.n_embd, n_layers=c.n_layer, n_heads=c.n_head, **shared)
+    return transformers.MptConfig(max_seq_len=16 * c.block_size, **shared)  # ALiBi needs no limit, but MPT wants one
 
 
-def paired(name, w, n_head):
-    """c_attn as in GPT-NeoX: q, k and v of one head are adjacent there, and channel j is rotated with j + D/2, not 2j
-    with 2j + 1."""
+def neox_weight(name, w, n_head):
+    """A weight as in GPT-NeoX. In its c_attn, q, k and v of one head are adjacent, and channel j is rotated with j +
+    D/2, not 2j with 2j + 1."""
     if "c_attn" not in name:
         return w
     qkv = w.unflatten(0, (3, n_head, -1))  # (3, H, D, …)
-    turning = torch.cat((qkv[:2, :, 0::2], qkv[:2, :, 1::2]), dim=2)
-    return torch.cat((turning, qkv[2:])).transpose(0, 1).flatten(0, 2)
+    qk = qkv[:2].unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3)  # even channels, then odd ones
+    return torch.cat((qk, qkv[2:])).transpose(0, 1).flatten(0, 2)
 
 
-# pos_scheme -> the config of its architecture and the form of its weights there, in the order of NAMES
-ARCHITECTURES = {
-    "learnable": (gpt2_config, lambda name, w, n_head: transposed(name, w)),
-    "rope": (gpt_neox_config, paired),
-    "alibi": (mpt_config, lambda name, w, n_head: w),
+# parts of our weights' names -> the same parts in GPT-2, GPT-NeoX and MPT
+GPT2_NAMES = {"pos.": "transformer."}
+GPT_NEOX_NAMES = {
+    "transformer.": "gpt_neox.",
+    "wte.": "embed_in.",
+    ".h.": ".layers.",
+    "ln_1.": "input_layernorm.",
+    "ln_2.": "post_attention_layernorm.",
+    "attn.c_attn.": "attention.query_key_value.",
+    "attn.c_proj.": "attention.dense.",
+    "mlp.c_fc.": "mlp.dense_h_to_4h.",
+    "mlp.c_proj.": "mlp.dense_4h_to_h.",
+    "ln_f.": "final_layer_norm.",
+}
+MPT_NAMES = {
+    ".h.": ".blocks.",
+    "ln_1.": "norm_1.",
+    "ln_2.": "norm_2.",
+    "attn.c_attn.": "attn.Wqkv.",
+    "attn.c_proj.": "attn.out_proj.",
+    "mlp.c_fc.": "ffn.up_proj.",
+    "mlp.c_proj.": "ffn.down_proj.",
+    "ln_f.": "norm_f.",
+}
+ARCHITECTURES = {  # pos_scheme -> the config of its architecture, and the names and the form of its weights there
+    "learnable": (gpt2_config, GPT2_NAMES, lambda name, w, n_head: transposed(name, w)),
+    "rope": (gpt_neox_config, GPT_NEOX_NAMES, neox_weight),
+    "alibi": (mpt_config, MPT_NAMES, lambda name, w, n_head: w),
 }
 
 
@@ -97,53 +112,69 @@ def to_hugging_face(model, eot):
     there computes the same."""
     c = model.config
     if c.pos_scheme not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"cannot export pos_scheme={c.pos_scheme}: Hugging Face has architectures only for {known}")
+        schemes = ", ".join(ARCHITECTURES)
+        raise ValueError(f"cannot export pos_scheme={c.pos_scheme}: Hugging Face has architectures only for {schemes}")
     if c.window or "0" in c.pos_pattern or c.qk_norm:
         raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
     transformers = import_transformers()
-    shared = dict(vocab_size=c.vocab_size, bos_token_id=eot, eos_token_id=eot, tie_word_embeddings=True)
-    make_config, converted = ARCHITECTURES[c.pos_scheme]
+    shared = {
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.n_embd,
+        "num_hidden_layers": c.n_layer,
+        "num_attention_heads": c.n_head,
+        "tie_word_embeddings": True,
+        "bos_token_id": eot,
+        "eos_token_id": eot,
+    }
+    make_config, names, convert = ARCHITECTURES[c.pos_scheme]
     exported = transformers.AutoModelForCausalLM.from_config(make_config(transformers, c, shared))
     for p in exported.parameters():  # they may have biases that our model lacks
         p.zero_()
-    column, state = list(ARCHITECTURES).index(c.pos_scheme), {}
+    weights = {}
     for name, w in model.state_dict().items():
-        w = converted(name, w, c.n_head)
-        for ours, *theirs in NAMES:
-            name = name.replace(ours, theirs[column])
-        state[name] = w
-    exported.load_state_dict(state, strict=False)  # main compares the logits
+        w = convert(name, w, c.n_head)
+        for part, other in names.items():
+            name = name.replace(part, other)
+        weights[name] = w
+    exported.load_state_dict(weights, strict=False)  # main compares the logits
     return exported
 
 
-def fast_tokenizer(tokenizer, kind):
+def fast_tokenizer(tokenizer):
     """The same tokenizer, of the package `tokenizers`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    if kind == "hf":
+    if tokenizer.spec["kind"] == "hf":
         fast = Tokenizer.from_str(tokenizer.spec["json"])
         fast.decoder = decoders.ByteLevel()  # the file may have none
-    elif kind == "char":  # no entry for unknown characters, so they are an error, as in our tokenizer
-        fast = Tokenizer(models.WordLevel({c: i for i, c in enumerate(tokenizer.chars)}, unk_token="none"))
+        return fast
+    if tokenizer.spec["kind"] == "char":  # no entry for unknown characters, so they are an error, as in our tokenizer
+        ids = {char: id for id, char in enumerate(tokenizer.chars)}
+        fast = Tokenizer(models.WordLevel(ids, unk_token="none"))
         fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         fast.decoder = decoders.Fuse()
-    else:
-        encoding = tokenizer.encoding
-        ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
-        converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
-        converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
-        fast = converter.converted()
-    return fast
+        return fast
+    encoding = tokenizer.encoding
+    converter = TikTokenConverter(pattern=GPT2_PATTERN, extra_special_tokens=[END_OF_TEXT])
+    ranks = {token: encoding.encode_single_token(token) for token in encoding.token_byte_values()}
+    converter.load_tiktoken_bpe = lambda path: ranks  # instead of reading them from a file
+    return converter.converted()
 
 
 @torch.no_grad()
-def largest_difference(model, exported, n):
-    """The largest difference between both models' logits over n random tokens, and the standard deviation of ours."""
-    idx = torch.randint(model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(0))
-    logits = model.lm_head(model.hidden(idx))
-    return (logits - exported(idx).logits).abs().max().item(), logits.std().item()
+def compare(model, exported):
+    """{n: (the largest difference between both models' logits over n random tokens, the standard deviation of ours)}
+    for block_size tokens and, if the scheme is defined there, for four times as many."""
+    block_size = model.config.block_size
+    results = {}
+    for n in (block_size, 4 * block_size):
+        if n <= (model.config.max_positions or n):
+            idx = torch.randint(model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(0))
+            logits = model.lm_head(model.hidden(idx))
+            difference = (logits - exported(idx).logits).abs().max()
+            results[n] = difference.item(), logits.std().item()
+    return results
 
 
 def main(argv):
@@ -152,8 +183,8 @@ def main(argv):
     target = Path(cfg.hf_dir) if cfg.hf_dir else checkpoint.folder / "hf"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} exists and is not empty: choose another --hf_dir")
-    model, spec = checkpoint.model(torch.device("cpu")), checkpoint.tokenizer_spec
-    tokenizer = tokenizer_from(spec) if spec else None
+    model = checkpoint.model(torch.device("cpu"))
+    tokenizer = tokenizer_from(checkpoint.tokenizer_spec) if checkpoint.tokenizer_spec else None
     eot = tokenizer.eot if tokenizer else None
     exported = to_hugging_face(model, eot)
     transformers = import_transformers()
@@ -161,15 +192,14 @@ def main(argv):
     with files.making(target) as folder:
         exported.save_pretrained(folder)
         if tokenizer:
-            fast = fast_tokenizer(tokenizer, spec["kind"])
-            eos = None if eot is None else fast.id_to_token(eot)
-            options = dict(eos_token=eos, clean_up_tokenization_spaces=False)
-            transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **options).save_pretrained(folder)
+            fast = fast_tokenizer(tokenizer)
+            end = None if eot is None else fast.id_to_token(eot)
+            transformers.PreTrainedTokenizerFast(
+                tokenizer_object=fast, eos_token=end, clean_up_tokenization_spaces=False
+            ).save_pretrained(folder)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        n = model.config.block_size
-        for length in (n, 4 * n) if model.config.max_positions is None else (n,):
-            difference, spread = largest_difference(model, loaded, length)
-            print(f"largest difference of logits over {length} tokens: {difference:.1e}; their spread: {spread:.1f}")
+        for n, (difference, spread) in compare(model, loaded).items():
+            print(f"largest difference of logits over {n} tokens: {difference:.1e}; their spread: {spread:.1f}")
             if not difference <= TOLERANCE * spread:
                 raise ValueError(f"{checkpoint.path}: transformers computes other logits, so nothing was written")
         folder.replace(target)
