@@ -175,12 +175,8 @@ def read_file(path):
             raise ValueError
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever a damaged file provokes
-        message = "it is damaged, of another kind, or contains code"
-        copies = {"latest.pt": "best.pt", "best.pt": "latest.pt"}
-        other = path.with_name(copies.get(path.name, path.name))
-        if other != path and is_whole(other):
-            message += f"; {other} is intact: to use it instead, cp {other} {path}"
-        raise ValueError(message) from None
+        advice = "if it is a run's latest.pt or best.pt, the other one may be intact and can take its place"
+        raise ValueError(f"it is damaged, of another kind, or contains code; {advice}") from None
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
     version = content.pop("version", None)

@@ -52,21 +52,23 @@ class Optimizer:
 
     def state_dict(self):
         """{"adamw" or "muon": {name of the parameter: its state}}."""
-        saved = {}
+        states = {}
         for name, part in self.parts.items():
-            saved[name] = {self.names[p]: part.state[p] for p in params_of(part)}
-        return saved
+            states[name] = {self.names[p]: part.state[p] for p in params_of(part)}
+        return states
 
-    def load_state_dict(self, saved):
+    def load_state_dict(self, states):
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
         fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
-        keys = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
+        keys = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"momentum_buffer"}}
         for name, part in self.parts.items():
             for p in params_of(part):
-                state = saved[name][self.names[p]]  # it is empty if the parameter never had a gradient
-                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in keys[name]}
-                if state and {key: (t.shape, t.dtype) for key, t in state.items()} != expected:
-                    raise ValueError(f"the state of {self.names[p]} does not fit")
+                state = states[name][self.names[p]]
+                if state and state.keys() != keys[name]:  # it is empty if the parameter never had a gradient
+                    raise ValueError(f"invalid state of {self.names[p]}")
+                for key, t in state.items():
+                    if t.dtype != torch.float32 or t.shape != (() if key == "step" else p.shape):
+                        raise ValueError(f"the {key} of {self.names[p]} does not fit")
                 part.state[p] = {key: t.to(p.device) for key, t in state.items()}
 
 

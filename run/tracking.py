@@ -110,12 +110,11 @@ def draw_losses(folder):
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     rows = read_metrics(folder)
-    for key, style in (("train/loss", {"alpha": 0.7, "linewidth": 1}), ("val/loss", {"marker": "o", "markersize": 4})):
+    for key in ("train/loss", "val/loss"):
         logged = [row for row in rows if key in row]
-        axes.plot([row["step"] for row in logged], [row[key] for row in logged], label=key.replace("/", " "), **style)
+        axes.plot([row["step"] for row in logged], [row[key] for row in logged], ".-", label=key)
     axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    axes.legend()
     with files.replacing(folder / "loss.png") as f:
         figure.savefig(f, format="png")
 
