@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,46 @@ def write_texts(folder, n=12, words=400):
         lines = [f"def f{i}_{j}(x):\n    return x + {i * j % 10}\n" for j in range(words // 8)]
         (folder / f"{i:02}.txt").write_text("".join(lines))
     return folder
+
+
+# Prepared texts and tokenizers: test_data, test_huggingface, test_export
+
+
+def prepare(folder, *args, name="set"):
+    """The dataset folder/name, prepared with these arguments."""
+    import data.prepare
+
+    assert data.prepare.main([*map(str, args), f"--name={folder}/{name}"]) == 0
+    return data.load(f"{folder}/{name}")
+
+
+def documents(ds, split):
+    """The documents of a split, by their offsets, without the sign between them."""
+    parts = np.split(split.tokens, split.docs)[1:]
+    return [ds.tokenizer.decode_bytes(ids).decode().removesuffix("<|endoftext|>") for ids in parts]
+
+
+def tokenizer_json(path, **changes):
+    """The path of a small byte-level BPE in Hugging Face's format. changes: parts of it to replace."""
+    tokenizers = pytest.importorskip("tokenizers")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=270,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=byte_level.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["def f(x): return x of the of the\n"] * 20, trainer)
+    tokenizer.enable_truncation(3)  # which a file may say, and which must not shorten a text
+    for part, change in changes.items():
+        setattr(tokenizer, part, change)
+    tokenizer.save(str(path))
+    return str(path)
+
+
+# The tiny dataset and its runs
 
 
 @pytest.fixture(scope="session")
