@@ -7,8 +7,7 @@ import config
 from model import find_scheme
 from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
 
-PREPARED_TEXT = "prepared text"
-FIXED = ("init_from", "seed", "optimizer", "dataset", PREPARED_TEXT)  # resuming cannot change these, or the model's
+FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")  # resuming cannot change these, or the model's
 
 
 def find_run(values):
@@ -67,20 +66,31 @@ def settings_from(source, values):
 
 
 def start(cfg, model, optimizer, dataset, run, source):
-    """Loads the weights of `run` or `source`, if there is one. Returns the Checkpoint of the first step, without
-    tensors, and messages for the log. ValueError if they do not fit."""
+    """Loads the weights of `run` or `source`, if there is one, and frees their memory for training. Returns the
+    Checkpoint of the first step, without tensors, and messages for the log. ValueError if they do not fit."""
     if run:
-        return resume(run, cfg, model, optimizer, dataset)
-    history = []
-    messages = []
-    if source:
-        messages = initialise(model, source, dataset)
-        known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
-        history = [[0, {"init_from": known if source.settings else source.hash}]]
-        source.weights.clear()  # training needs their memory
-    spec = dataset.tokenizer.spec
-    started = Checkpoint({}, model.config, 0, settings=asdict(cfg), tokenizer_spec=spec, dataset_hash=dataset.hash)
-    return replace(started, history=history), messages
+        checkpoint, messages = resume(run, cfg, model, optimizer, dataset)
+    else:
+        messages = initialise(model, source, dataset) if source else []
+        checkpoint = Checkpoint(
+            {},
+            model.config,
+            step=0,
+            settings=asdict(cfg),
+            tokenizer_spec=dataset.tokenizer.spec,
+            dataset_hash=dataset.hash,
+            history=history_from(source) if source else [],
+        )
+    for loaded in filter(None, (run, source)):
+        loaded.weights.clear()
+        loaded.optimizer.clear()
+    return checkpoint, messages
+
+
+def history_from(source):
+    """The history of a run that starts with the weights of `source`. Other people's models have no settings."""
+    known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
+    return [[0, {"init_from": known if source.settings else source.hash}]]
 
 
 def resume(run, cfg, model, optimizer, dataset):
@@ -91,8 +101,6 @@ def resume(run, cfg, model, optimizer, dataset):
         optimizer.load_state_dict(run.optimizer)
     except Exception:  # whatever a damaged file provokes
         raise ValueError(f"cannot resume {run.path}: its optimizer state does not fit") from None
-    run.weights.clear()  # training needs their memory
-    run.optimizer.clear()
     history = run.history
     message = f"resumed after step {run.step}"
     if changed:
@@ -103,19 +111,15 @@ def resume(run, cfg, model, optimizer, dataset):
 
 def changed_settings(run, cfg, dataset):
     """The settings that resuming a run changes, {name: new value}. ValueError if it is another run."""
-    changed = {}
-    for name, value in asdict(cfg).items():
-        if name not in CALL_FIELDS and value != run.settings.get(name):
-            changed[name] = value
-    names = list(changed)
-    if run.dataset_hash != dataset.hash and "dataset" not in changed:
-        names.append(PREPARED_TEXT)
-    fixed = [name for name in names if name in vars(run.config) or name in FIXED]
+    old = run.settings | {"prepared text": run.dataset_hash}
+    new = asdict(cfg) | {"prepared text": dataset.hash}
+    changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
+    fixed = [name for name in changed if name in vars(run.config) or name in FIXED]
     if fixed and cfg.resume:
         raise ValueError(f"{run.folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
-    if names and not cfg.resume:
+    if changed and not cfg.resume:
         advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")
-        raise ValueError(f"{run.folder} holds a run with another {', '.join(names)}: {advice}")
+        raise ValueError(f"{run.folder} holds a run with another {', '.join(changed)}: {advice}")
     return changed
 
 

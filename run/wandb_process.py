@@ -12,15 +12,15 @@ def start(wandb, mode, axes, init):
     """A wandb run. 'auto' is online with a login and offline without."""
     if mode == "auto":
         mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
-    settings = wandb.Settings(silent=True, console="off", init_timeout=6)
+    init |= {"name": init["id"], "settings": wandb.Settings(silent=True, console="off", init_timeout=6)}
     try:
-        run = wandb.init(mode=mode, settings=settings, name=init["id"], **init)
+        run = wandb.init(mode=mode, **init)
     except wandb.errors.Error as error:  # no login, or no network
         if mode == "offline":
             raise
         print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
         init["id"] += "-offline"  # wandb counts the first id as used
-        run = wandb.init(mode="offline", settings=settings, name=init["id"], **init)
+        run = wandb.init(mode="offline", **init)
     for prefix, x in axes.items():
         run.define_metric(x, hidden=True)
         run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
