@@ -119,9 +119,8 @@ def evaluate(model, split, starts, rows, world):
 
 
 def train(cfg, run=None, source=None):
-    """Trains a new model, one that starts with the weights of the Checkpoint `source`, or resumes the Checkpoint `run`.
-    Returns the best validation loss in nats per token. ValueError for settings that do not fit, before anything is
-    written."""
+    """Trains a new model or, given Checkpoints, resumes `run` or starts with the weights of `source`. Returns the best
+    validation loss in nats per token. ValueError for settings that do not fit, before anything is written."""
     # the processes, their speed, and the rows of this one in each micro-step
     world = World(cfg.device, cfg.dtype)
     rows, micro_steps = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
@@ -159,12 +158,10 @@ def train(cfg, run=None, source=None):
         *messages,
     )
 
-    # from here on a signal stops it
+    # the loss before the first step; from here on, a signal asks the loop to save and stop
     stop = Stop()
     stopping = False
     unsaved = ""  # why the latest checkpoint could not be saved
-
-    # the loss before the first step
     validate = partial(evaluate, model, dataset.val, val_starts, len(micro_steps[0]), world)
     if step == 0:
         val_loss = validate()
@@ -227,7 +224,9 @@ def train(cfg, run=None, source=None):
     # say where everything is
     stop.restore()
     if world.rank == 0:
-        log.close(step, pace, checkpoint.best_val_loss, unsaved)
+        if not unsaved:
+            log.say_results(step, pace, checkpoint.best_val_loss)
+        log.close()
     world.sum(0)  # waits until the first process has saved
     if unsaved:
         raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={cfg.out_dir}")

@@ -80,25 +80,26 @@ class RunLog:
             except OSError:  # the terminal, or the reader of our output, is gone
                 silence_stdout()
 
-    def close(self, step, pace, best_val_loss, unsaved):
-        """Draws loss.png, says where everything is, and waits for wandb."""
+    def say_results(self, step, pace, best_val_loss):
+        """Says where everything is and what to do next."""
         folder = self.folder
-        took = format_seconds(pace.seconds())
-        try:
-            draw_losses(folder)
-        except Exception as error:  # a full disk, or no matplotlib
-            self.say(f"cannot draw {folder}/loss.png: {' '.join(str(error).split())[:200]}")
-        if unsaved:
-            pass  # an error follows
-        elif step < pace.last:
+        if step < pace.last:
             self.say(f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}")
-        else:
-            self.say(
-                f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
-                f"curve     {folder}/loss.png",
-                f"sample    python sample.py {folder}",
-                f"evaluate  python eval_length.py {folder}",
-            )
+            return
+        took = format_seconds(pace.seconds())
+        self.say(
+            f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
+            f"curve     {folder}/loss.png",
+            f"sample    python sample.py {folder}",
+            f"evaluate  python eval_length.py {folder}",
+        )
+
+    def close(self):
+        """Draws loss.png and waits for wandb."""
+        try:
+            draw_losses(self.folder)
+        except Exception as error:  # a full disk, or no matplotlib
+            self.say(f"cannot draw {self.folder}/loss.png: {' '.join(str(error).split())[:200]}")
         if self.process:
             finish_wandb(self.process, PATIENCE)
 
