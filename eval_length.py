@@ -108,7 +108,7 @@ def line_of(cfg, protocol, dataset, blocks, runs):
         steps = run.settings.get("max_iters", 0)
         if run.step < steps:
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
-    model = runs[0].under(cfg, protocol.longest)
+    model = runs[0].config_with(cfg, protocol.longest)
     if cfg.max_position:
         model.check_gaps(cfg.max_position)
     measured_model = asdict(model)
@@ -176,7 +176,7 @@ def measure(cfg, protocol, run, dataset, blocks):
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
         scorer = Scorer(model, dataset, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
-            model.override(run.under(cfg, length))
+            model.override(run.config_with(cfg, length))
             arrays |= protocol.measure(job, length, scorer, blocks, trained)
             places = {"ends": blocks.ends, "documents": blocks.documents}
             np.savez(file := io.BytesIO(), key=json.dumps(inputs), **places, **arrays)

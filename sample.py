@@ -50,8 +50,7 @@ def sample(cfg, out):
     elif checkpoint.tokenizer_spec:
         tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
     else:
-        how = "add --tokenizer=gpt2, or data:NAME for that of a text"
-        raise ValueError(f"{checkpoint.path} carries no tokenizer: {how}")
+        raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
     prompt = cfg.start
     if prompt.startswith("FILE:"):
         prompt = Path(prompt.removeprefix("FILE:")).read_bytes().decode()
@@ -62,20 +61,29 @@ def sample(cfg, out):
     # the model, with the overrides, for as many tokens as asked for
     device = pick_device(cfg.device)
     total = len(ids) + cfg.max_new_tokens
-    model = checkpoint.model(device).override(checkpoint.under(cfg, total))
-    trained, limit = model.config.block_size, model.config.max_positions
-    if total > trained:
-        ends = f"past {limit} tokens, where positions end, a token sees only the last {limit}"
-        print("note:", ends if limit else f"the text runs past the training length, {trained} tokens", file=sys.stderr)
+    model = checkpoint.model(device).override(checkpoint.config_with(cfg, total))
+    if total > model.config.block_size:
+        note = f"note: the text runs past the training length, {model.config.block_size} tokens"
+        limit = model.config.max_positions
+        if limit:
+            note += f"; there are no more than {limit} positions, so a token sees only the last {limit}"
+        print(note, file=sys.stderr)
 
     # draw tokens, and write the first row as it grows
     idx = torch.tensor([ids] * cfg.num_samples, device=device)
-    drawing = dict(temperature=cfg.temperature, top_k=cfg.top_k, top_p=cfg.top_p)
-    generator = torch.Generator(device).manual_seed(cfg.seed)
-    tokens = model.stream(idx, cfg.max_new_tokens, tokenizer.n_vocab, **drawing, generator=generator)
+    tokens = model.stream(
+        idx,
+        cfg.max_new_tokens,
+        tokenizer.n_vocab,
+        temperature=cfg.temperature,
+        top_k=cfg.top_k,
+        top_p=cfg.top_p,
+        generator=torch.Generator(device).manual_seed(cfg.seed),
+    )
     # a character may be split across tokens, so each row's decoder waits for complete characters
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(cfg.num_samples)]
-    texts, started = [prompt] * cfg.num_samples, time.perf_counter()
+    texts = [prompt] * cfg.num_samples
+    start = time.perf_counter()
     out.write(prompt)
     with autocast(device, pick_dtype(cfg.dtype, device)):
         for step, new in enumerate(tokens, start=1):
@@ -89,8 +97,9 @@ def sample(cfg, out):
         out.write(f"\n---------------\n{text}")
     out.write("\n")
     out.flush()
-    drawn, seconds = cfg.num_samples * cfg.max_new_tokens, time.perf_counter() - started
-    print(f"{drawn:,} tokens in {seconds:.1f} s: {drawn / seconds:,.0f} tokens/s", file=sys.stderr)
+    seconds = time.perf_counter() - start
+    n_tokens = cfg.num_samples * cfg.max_new_tokens
+    print(f"{n_tokens:,} tokens in {seconds:.1f} s: {n_tokens / seconds:,.0f} tokens/s", file=sys.stderr)
     return texts
 
 

@@ -7,10 +7,9 @@ On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.p
 """
 
 import contextlib
-import dataclasses
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -24,11 +23,11 @@ import config
 import data
 from model import GPT, GPTConfig, scheme_names
 from run import files
-from run.checkpoint import CALL_FIELDS, Checkpoint, save_run
+from run.checkpoint import CALL_FIELDS, save_run
 from run.device import DType, World, autocast
 from run.optimizer import Optimizer
 from run.script import Stop, script
-from run.start import Origin
+from run.start import find_run, find_source, inherited_settings, start
 from run.tracking import Pace, RunLog, WandbMode
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
@@ -81,14 +80,13 @@ class TrainConfig(GPTConfig):
     def __post_init__(self):
         config.check_choices(self)
         self.model_config(self.vocab_size or 1)  # checks the model's fields
-        config.at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters")
-        config.at_least(1, self, "eval_interval", "log_interval")
+        config.at_least(
+            1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
+        )
         config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
             self.check_gaps(self.max_position)
-        if self.sinks:
-            raise ValueError("sinks are for evaluation: python eval_length.py RUN --window=N --sinks=K")
         if "0" in self.window_pattern and not self.window:
             raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
         if self.resume and self.overwrite:
@@ -97,48 +95,51 @@ class TrainConfig(GPTConfig):
     def model_config(self, n_vocab):
         """The GPTConfig for a tokenizer of n_vocab ids. ValueError if vocab_size is smaller."""
         if 0 < self.vocab_size < n_vocab:
-            hint = f": {self.init_from} has another tokenizer" if self.init_from else "; 0 takes the tokenizer's"
-            raise ValueError(f"vocab_size={self.vocab_size} is smaller than the tokenizer's {n_vocab}{hint}")
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(GPTConfig)}
-        return GPTConfig(**fields | {"vocab_size": self.vocab_size or n_vocab})
+            message = f"vocab_size={self.vocab_size} is smaller than the tokenizer's {n_vocab}"
+            raise ValueError(f"{message}: use the default, 0, or with --init_from a text with the same tokenizer")
+        settings = {f.name: getattr(self, f.name) for f in fields(GPTConfig)}
+        return GPTConfig(**settings | {"vocab_size": self.vocab_size or n_vocab})
 
 
 @torch.no_grad()
 def evaluate(model, split, starts, rows, world):
     """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, divided among the processes."""
-    mine, total = starts[world.rank :: world.size], 0.0
     model.eval()
-    silent = None if world.rank == 0 else True  # None: only where stderr is a terminal
+    starts_here = starts[world.rank :: world.size]
+    total = 0.0
+    hidden = None if world.rank == 0 else True  # None: the bar is shown only if stderr is a terminal
     with autocast(world.device, world.dtype):
-        for i in tqdm(range(0, len(mine), rows), desc="validation", unit="batch", leave=False, disable=silent):
-            batch = mine[i : i + rows]
+        for i in tqdm(range(0, len(starts_here), rows), "validation", unit="batch", leave=False, disable=hidden):
+            batch = starts_here[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
-            total += model(tokens[:, :-1], tokens[:, 1:])[1].item() * len(batch)
+            _, loss = model(tokens[:, :-1], tokens[:, 1:])
+            total += loss.item() * len(batch)
     model.train()
     return world.sum(total) / len(starts)
 
 
-def train(cfg, origin):
-    """Trains from an Origin. Returns the best validation loss in nats per token. ValueError for settings that do not
-    fit, before anything is written."""
-    # the processes, their speed, and this one's rows of each micro-step
+def train(cfg, run=None, source=None):
+    """Trains a new model or, given Checkpoints, resumes `run` or starts with the weights of `source`. Returns the best
+    validation loss in nats per token. ValueError for settings that do not fit, before anything is written."""
+    # the processes, their speed, and the rows of this one in each micro-step
     world = World(cfg.device, cfg.dtype)
-    rows, my_rows = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
-    peak, tokens = world.peak(), rows * cfg.block_size
+    rows, micro_steps = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
+    peak = world.peak()
 
     # the text, its batches and the validation windows
-    dataset = world.first_goes_first(lambda: data.load(cfg.dataset))
+    dataset = world.rank_zero_first(lambda: data.load(cfg.dataset))
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 
     # the model: with new weights, with those of another run, or where an earlier call stopped
     model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(world.device)
     optimizer = Optimizer(model, cfg)
-    step, best_val_loss, segment, history, notes = origin.start(cfg, model, optimizer, dataset)
+    checkpoint, messages = start(cfg, model, optimizer, dataset, run, source)
+    step = checkpoint.step
     if step >= cfg.max_iters:
         if world.rank == 0:
-            print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {best_val_loss:.4f}")
-        return best_val_loss
+            print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {checkpoint.best_val_loss:.4f}")
+        return checkpoint.best_val_loss
 
     # compile the model, and average gradients over the processes
     compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
@@ -147,35 +148,39 @@ def train(cfg, origin):
         step_model = DistributedDataParallel(step_model)
 
     # open the log
-    log, n_params = RunLog(cfg, world.rank, segment, step), sum(p.numel() for p in model.parameters())
-    log.say([
+    log = RunLog(cfg, world.rank, checkpoint.segment, step)
+    n_params = sum(p.numel() for p in model.parameters())
+    log.say(
         f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
-        str(optimizer),
-        *notes,
-    ])  # fmt: skip
+        f"optimizer: {cfg.optimizer}",
+        *messages,
+    )
 
-    # the loss before the first step
-    validate = partial(evaluate, model, dataset.val, val_starts, len(my_rows[0]), world)
-    stop, stopping, unsaved = Stop(), False, ""
+    # the loss before the first step; from here on, a signal asks the loop to save and stop
+    stop = Stop()
+    stopping = False
+    unsaved = ""  # why the latest checkpoint could not be saved
+    validate = partial(evaluate, model, dataset.val, val_starts, len(micro_steps[0]), world)
     if step == 0:
         val_loss = validate()
         log(0, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
 
-    pace = Pace(step, cfg.max_iters, tokens, tokens * model.flops_per_token(), peak)
+    pace = Pace(step, cfg.max_iters, rows * cfg.block_size, model.flops_per_token(), peak)
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
         positions = data.sampled_positions(cfg.block_size, cfg.max_position, (cfg.seed, step))
-        for n, mine in enumerate(my_rows):
-            x, y = world.place(batches(step, mine.start, mine.stop))
+        for n, my_rows in enumerate(micro_steps):
+            x, y = world.place(batches(step, my_rows.start, my_rows.stop))
             if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
             if world.size > 1:  # only the last micro-step averages gradients over the processes
-                step_model.require_backward_grad_sync = n == len(my_rows) - 1
+                step_model.require_backward_grad_sync = n == len(micro_steps) - 1
             with autocast(world.device, world.dtype):
-                loss = step_model(x, y, positions=positions)[1] / len(my_rows)
+                _, loss = step_model(x, y, positions=positions)
+                loss = loss / len(micro_steps)
             loss.backward()
             loss_sum += loss.detach()
 
@@ -194,48 +199,52 @@ def train(cfg, origin):
 
         # log losses and speed; to log another metric, add it to this row
         if logging:
-            row = {"train/loss": world.sum(loss_sum.item()) / (step - pace.step) / world.size,
-                   "train/lr": cfg.learning_rate * share, "train/grad_norm": grad_norm.item()}  # fmt: skip
-            row |= pace.row(step)
+            row = {
+                "train/loss": world.sum(loss_sum.item()) / (step - pace.step) / world.size,
+                "train/lr": cfg.learning_rate * share,
+                "train/grad_norm": grad_norm.item(),
+                **pace.row(step),
+            }
             if evaluating:
                 row["val/loss"] = validate()
             if not math.isfinite(row["train/loss"] + row.get("val/loss", 0.0)):
-                kept = "lower --learning_rate; the last checkpoint is kept"
-                raise ValueError(f"the loss is not finite at step {step}: {kept}")
+                advice = "lower --learning_rate; the last checkpoint is kept"
+                raise ValueError(f"the loss is not finite at step {step}: {advice}")
             log(step, row, pace.line(step, row))
             loss_sum.zero_()
             pace.restart(step)
 
         # save after each evaluation and before stopping
         if world.rank == 0 and (evaluating or stopping):
-            made = Checkpoint(
-                weights=model.state_dict(), config=model.config, step=step, optimizer=optimizer.state_dict(),
-                settings=dataclasses.asdict(cfg), best_val_loss=best_val_loss,
-                tokenizer_spec=dataset.tokenizer.spec, dataset_hash=dataset.hash, segment=segment, history=history,
-            )  # fmt: skip
-            best_val_loss, unsaved = save_run(log, made, row["val/loss"] if evaluating else math.inf)
+            checkpoint = replace(checkpoint, step=step, weights=model.state_dict(), optimizer=optimizer.state_dict())
+            checkpoint, unsaved = save_run(log.folder, checkpoint, row["val/loss"] if evaluating else math.inf)
+            if unsaved:
+                log.say(f"{unsaved}. The last checkpoint is kept; training continues and will try again")
 
     # say where everything is
     stop.restore()
     if world.rank == 0:
-        log.close(step, pace, best_val_loss, unsaved)
+        if not unsaved:
+            log.say_results(step, pace, checkpoint.best_val_loss)
+        log.close()
     world.sum(0)  # waits until the first process has saved
     if unsaved:
         raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={cfg.out_dir}")
     if step < cfg.max_iters:
         raise KeyboardInterrupt(stop.signum)
-    return best_val_loss
+    return checkpoint.best_val_loss
 
 
-def eval_only(cfg, origin):
-    """Prints the loss of the best checkpoint over the whole validation text. ValueError if settings of the command line
-    do not apply to it, or if the text has changed and the command line does not name it."""
-    world, checkpoint = World(cfg.device, cfg.dtype), origin.run
-    dataset = data.load(cfg.dataset)
-    checkpoint.check_dataset(dataset, "dataset" in origin.values)
-    for name, trained in origin.settings(TrainConfig).items():
-        if getattr(cfg, name) != trained and name not in (*CALL_FIELDS, "batch_size", "dataset"):
+def eval_only(cfg, checkpoint, values):
+    """Prints the loss of the best checkpoint over the whole validation text. ValueError if the `values` of the command
+    line do not apply to it, or if the text has changed and the command line does not name it."""
+    trained = inherited_settings(TrainConfig, values, checkpoint, None)
+    for name in trained.keys() - {*CALL_FIELDS, "batch_size", "dataset"}:
+        if getattr(cfg, name) != trained[name]:
             raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name}")
+    world = World(cfg.device, cfg.dtype)
+    dataset = data.load(cfg.dataset)
+    checkpoint.check_dataset(dataset, "dataset" in values)
     starts = dataset.val.val_starts(cfg.block_size)
     loss = evaluate(checkpoint.model(world.device), dataset.val, starts, cfg.batch_size, world)
     if world.rank == 0:
@@ -246,17 +255,21 @@ def eval_only(cfg, origin):
 
 
 def main(argv):
-    values, named = config.parse(TrainConfig, argv)
+    values, config_files = config.parse(TrainConfig, argv)
     if not values.get("out_dir"):
-        stem = "-".join(Path(f).stem for f in named)
-        values["out_dir"] = f"out/{stem or values.get('pos_scheme', TrainConfig.pos_scheme)}"
+        names = [Path(file).stem for file in config_files] or [values.get("pos_scheme", TrainConfig.pos_scheme)]
+        values["out_dir"] = f"out/{'-'.join(names)}"
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
     lock = files.locked(Path(values["out_dir"]), partial=("*.pt", "*.jsonl", "*.png"))
     with lock if writes else contextlib.nullcontext():
-        origin = Origin(values)
-        cfg = TrainConfig(**origin.settings(TrainConfig) | values)
+        run = find_run(values)
+        source = find_source(values)
+        cfg = TrainConfig(**inherited_settings(TrainConfig, values, run, source) | values)
         try:
-            (eval_only if cfg.eval_only else train)(cfg, origin)
+            if cfg.eval_only:
+                eval_only(cfg, run, values)
+            else:
+                train(cfg, run, source)
         finally:  # by then, the threads of DDP have ended
             if dist.is_initialized():
                 dist.destroy_process_group()

@@ -133,16 +133,6 @@ def convert(key, given, types):
     return value
 
 
-def matches(value, form):
-    """Whether a value read from a file has a form: a type, a tuple of allowed values, a list with one form for all
-    items, or a dict with a form for each required key."""
-    if isinstance(form, dict):
-        return isinstance(value, dict) and all(matches(value.get(key), inner) for key, inner in form.items())
-    if isinstance(form, list):
-        return isinstance(value, list) and all(matches(item, form[0]) for item in value)
-    return value in form if isinstance(form, tuple) else type(value) is form
-
-
 def at_least(low, cfg, *names):
     """ValueError unless each field is at least `low`."""
     for name in names:

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from config import matches
 from data.tokenizers import tokenizer_from
-from run.files import json_hash
+from run.files import json_hash, matches
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "sympy_char"  # needs no download, so it is prepared when it is missing

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from config import matches
+from run.files import matches
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
@@ -22,7 +22,7 @@ class Tokenizer:
     """A subclass has n_vocab (every id is below it), spec, decode_bytes(ids), and encode(text, plain). If plain, the
     name of a special token is ordinary text."""
 
-    form = {}  # the types of the constructor's arguments (config.matches); with the kind, they are the spec
+    form = {}  # the types of the constructor's arguments (run.files.matches); with the kind, they are the spec
     eot = None  # the id between documents
 
     def __init_subclass__(cls, kind=None):

@@ -2,15 +2,14 @@
 
 import difflib
 import hashlib
-import json
 import math
 import zipfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
 
-from config import check_choices, checked, matches
+from config import check_choices, checked
 from model import GPT, GPTConfig
 from run import files, foreign
 from run.device import DType
@@ -21,8 +20,7 @@ CALL_FIELDS = (
     "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
-# The values of settings for runs that are older than the setting.
-BEFORE = {"init_from": "", "optimizer": "adamw", "muon_lr": 0.02, "decay": "cosine", "max_position": 0}
+VERSION = 1  # of the files; raise it when their content changes
 
 
 @dataclass(frozen=True)
@@ -60,42 +58,25 @@ class Checkpoint:
     folder: Path = Path()  # where evaluations put their files
 
     @property
-    def experiment(self):
-        """Equal for runs that differ only in their seed. Runs also differ if a resume changed a setting, or changed it
-        at another step, or if they started from other experiments. A model from other code is one of its own."""
-        if not self.settings:
-            return self.path
-        return json.dumps([self.shared_settings, self.dataset_hash, self.history], sort_keys=True)
-
-    @property
-    def shared_settings(self):
-        """The settings that runs share if they differ only in their seed. Where init_from is a run of the same seed
-        (out/rope-1), it counts without the seed."""
-        same = {key: value for key, value in self.settings.items() if key not in (*CALL_FIELDS, "seed")}
-        if "init_from" in same:
-            same["init_from"] = self.without_seed(same["init_from"])
-        return same
-
-    def without_seed(self, name):
-        """The name of a folder without this run's seed: out/rope-1 becomes out/rope."""
-        return name.removesuffix(f"-{self.settings.get('seed')}")
-
-    @property
     def hash(self):
         """sha256 of the model: its tensors and the non-default fields of its config. The file itself is not hashed,
         because training may have replaced it since it was read."""
         digests = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in self.weights.items()}
-        unlike = {key: value for key, value in asdict(self.config).items() if value != getattr(GPTConfig, key)}
-        return files.json_hash([unlike, digests])
+        changed = {name: value for name, value in asdict(self.config).items() if value != getattr(GPTConfig, name)}
+        return files.json_hash([changed, digests])
 
     def save(self, folder, is_best):
         """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
         kill between the two, the resumed run writes the same best.pt again. ValueError if a tensor is not finite."""
-        content = {key: getattr(self, name) for key, (name, _) in FILE.items()} | {"model_args": asdict(self.config)}
-        moments = {f"{p}.{key}": t for part in self.optimizer.values() for p in part for key, t in part[p].items()}
-        for name, t in (self.weights | moments).items():
+        tensors = dict(self.weights)
+        for part in self.optimizer.values():
+            for name, state in part.items():
+                tensors |= {f"{name}.{key}": t for key, t in state.items()}
+        for name, t in tensors.items():
             if not t.isfinite().all():
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
+        content = vars(self) | {"version": VERSION, "config": asdict(self.config)}
+        del content["path"], content["folder"]  # they change when the file is moved
         for name in ("best.pt", "latest.pt") if is_best else ("latest.pt",):
             with files.replacing(folder / name) as f:
                 torch.save(content, f)
@@ -104,41 +85,44 @@ class Checkpoint:
         """The model, in evaluation mode. On a CPU it shares its memory with the checkpoint."""
         return GPT.from_weights(self.config, self.weights).to(device).eval()
 
-    def under(self, overrides, length):
+    def config_with(self, overrides, length):
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
-        c, new = self.config, {"sinks": getattr(overrides, "sinks", 0)}  # of an evaluation only
+        c = self.config
+        changed = {}
         if overrides.window is not None:
-            new |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
+            changed |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
         if overrides.rope_theta is not None:
-            new["rope_theta"] = overrides.rope_theta
-        if overrides.rope_scaling:
-            new |= {"rope_scaling": overrides.rope_scaling, "rope_factor": 1.0}
+            changed["rope_theta"] = overrides.rope_theta
+        scaling = overrides.rope_scaling or c.rope_scaling
         try:
             if overrides.rope_factor != "auto":
-                new["rope_factor"] = float(overrides.rope_factor)
-            elif overrides.rope_scaling not in ("", "none", c.rope_scaling):
-                new["rope_factor"] = max(1.0, length / (c.rope_block_size or c.block_size))
-            elif c.rope_scaling != "none" and overrides.rope_scaling != "none":  # as trained, and more past block_size
-                new["rope_factor"] = c.rope_factor * max(1.0, length / c.block_size)
-            return replace(c, **new)
+                factor = float(overrides.rope_factor)
+            elif scaling == "none":
+                factor = 1.0
+            elif scaling == c.rope_scaling:  # as trained, and more past block_size
+                factor = c.rope_factor * max(1.0, length / c.block_size)
+            else:
+                factor = max(1.0, length / (c.rope_block_size or c.block_size))
+            return replace(c, **changed, rope_scaling=scaling, rope_factor=factor)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
-    def check_tokenizer(self, given, whose):
-        """ValueError unless the model was trained with this tokenizer or, if its own is unknown, has enough ids."""
-        own, n_vocab = self.tokenizer_spec, self.config.vocab_size
-        if own not in (None, given.spec):
-            raise ValueError(f"{self.path} was trained with another tokenizer than that of {whose}")
-        if given.n_vocab > n_vocab:
-            raise ValueError(f"{self.path} has {n_vocab:,} ids, too few for the {given.n_vocab:,} of {whose}")
+    def check_tokenizer(self, tokenizer, owner):
+        """ValueError unless the model was trained with the tokenizer of this owner or, if the model's is unknown, has
+        enough ids for it."""
+        n_vocab = self.config.vocab_size
+        if self.tokenizer_spec not in (None, tokenizer.spec):
+            raise ValueError(f"{self.path} was trained with another tokenizer than that of {owner}")
+        if tokenizer.n_vocab > n_vocab:
+            raise ValueError(f"{self.path} has {n_vocab:,} ids, too few for the {tokenizer.n_vocab:,} of {owner}")
 
     def check_dataset(self, dataset, named):
         """ValueError unless the model has the dataset's tokenizer and was trained on its text; a user who `named` the
         dataset may choose another text."""
         self.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
         if not named and self.dataset_hash not in (None, dataset.hash):
-            other = f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds"
-            raise ValueError(f"{other}; to use that text anyway, name it: --dataset={dataset.name}")
+            message = f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds"
+            raise ValueError(f"{message}; to use that text anyway, name it: --dataset={dataset.name}")
 
     def dataset_name(self, named=""):
         """The dataset `named` or, by default, the one that the model was trained on."""
@@ -147,78 +131,72 @@ class Checkpoint:
         return named or self.settings["dataset"]
 
 
-FILE = {  # key in a file -> its field of Checkpoint, its form in the file (config.matches)
-    "model": ("weights", {}),
-    "optimizer": ("optimizer", {}),
-    "model_args": ("config", {}),
-    "config": ("settings", {"dataset": str}),
-    "step": ("step", int),
-    "best_val_loss": ("best_val_loss", float),
-    "tokenizer": ("tokenizer_spec", {}),
-    "dataset_hash": ("dataset_hash", str),
-    "segment": ("segment", int),
-    "history": ("history", list),
-}
-
-
-def load_checkpoint(path, which="best"):
-    """Loads a Checkpoint. `path` is a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
+def load_checkpoint(name, which="best"):
+    """Loads a Checkpoint. `name` is a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
     folder in Hugging Face's format, or a name on its hub. ValueError for anything else."""
-    name, path = str(path), Path(path)
-    if path.is_dir():
-        candidates = [path / file for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")]
-        path = next((p for p in candidates if p.is_file()), candidates[0])
-    known, folder = None, path.parent
-    if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
-        known, folder = foreign.from_hugging_face(name), Path("results/hub", name.removeprefix("hf:"))
-    elif path.name == "config.json" and path.is_file():
-        known, path = foreign.from_hugging_face(str(folder)), folder
-    elif not path.is_file():
-        given, allowed = Path(name), "a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
-        how = f"give {allowed}, or train a run with  python train.py config/rope.py"
-        beside = {p.stem for kind in ("*/", "*.npz") for p in given.parent.glob(kind)} - {given.name}
-        if near := difflib.get_close_matches(given.name, beside, n=1):
-            how = f"did you mean {given.with_name(near[0])}?"
-        raise ValueError(f"there is no checkpoint {name or repr(name)}: {how}")
+    path = find_checkpoint(str(name), which)
+    if path.is_file():
+        folder = path.parent
+    else:
+        folder = path if path.is_dir() else Path("results/hub", str(path).removeprefix("hf:"))
     try:
-        known = known or from_file(path)
-        config = GPTConfig(**checked(GPTConfig, known["config"], path))
-        weights = {key: w.detach().float() for key, w in known["weights"].items()}
-        model = GPT.from_weights(config, weights)
-        if odd := [key for key, w in weights.items() if not w.isfinite().all()]:
-            raise ValueError(f"{odd[0]} is not finite")
-        if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
-            raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
+        content = read_file(path) if path.is_file() else foreign.from_hugging_face(str(path))
+        content["config"] = GPTConfig(**checked(GPTConfig, content["config"], path))
+        content["weights"] = {name: t.float() for name, t in content["weights"].items()}  # others' may be 16-bit
+        checkpoint = Checkpoint(**content, path=str(path), folder=folder)
+        check(checkpoint)
+        return checkpoint
     except Exception as error:  # whatever a damaged file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
-    if "settings" in known:
-        known["settings"] = asdict(config) | BEFORE | known["settings"]
-    return Checkpoint(**known | {"config": config, "weights": weights}, path=str(path), folder=folder)
 
 
-def from_file(path):
-    """The fields of a Checkpoint in a file of train.py or of nanoGPT, with `config` still as plain types."""
+def find_checkpoint(name, which):
+    """The path of a .pt file, of a folder in Hugging Face's format, or of a model on the hub. ValueError if there is no
+    such checkpoint."""
+    path = Path(name)
+    if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
+        return path
+    in_folder = (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")
+    for file in (path, *(path / name for name in in_folder)):
+        if file.is_file():
+            return file.parent if file.name == "config.json" else file
+    nearby = {p.stem for p in path.parent.glob("*") if p.is_dir() or p.suffix == ".npz"} - {path.name}
+    similar = difflib.get_close_matches(path.name, nearby, n=1)
+    advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
+    if similar:
+        advice = f"did you mean {path.with_name(similar[0])}?"
+    raise ValueError(f"there is no checkpoint {name!r}: {advice}")
+
+
+def read_file(path):
+    """The fields of a Checkpoint in a file of train.py or of nanoGPT, with the config as plain types."""
     try:
         if not is_whole(path):
             raise ValueError
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever a damaged file provokes
-        other = path.with_name({"latest.pt": "best.pt", "best.pt": "latest.pt"}.get(path.name, path.name))
-        hint = f"; {other} is intact: to use it instead, cp {other} {path}" if is_whole(other) else ""
-        raise ValueError(f"it is damaged, of another kind, or contains code{hint}") from None
-    if "iter_num" in content:  # nanoGPT's
-        return foreign.fields_of(content["model"], content["model_args"], content["iter_num"])
-    content = {"history": []} | content  # older files have none
-    if lacking := [key for key, (_, form) in FILE.items() if not matches(content.get(key), form)]:
-        raise ValueError(f"missing or invalid: {', '.join(lacking)}")
-    content["tokenizer"].pop("hash", None)  # older files have these four
-    for name in ("sample_every", "compile_mode"):
-        content["config"].pop(name, None)
-    for settings in (content["model_args"], content["config"]):
-        size = settings.pop("t5_size", 64.0)
-        if settings.get("pos_scheme") == "t5" and size != 64.0:
-            settings["pos_options"] = f"size={size}"
-    return {name: content[key] for key, (name, _) in FILE.items()}
+        advice = "if it is a run's latest.pt or best.pt, the other one may be intact and can take its place"
+        raise ValueError(f"it is damaged, of another kind, or contains code; {advice}") from None
+    if "iter_num" in content:
+        return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
+    version = content.pop("version", None)
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"it is not of version {VERSION}, the only one that this code reads: train the run again")
+    return content
+
+
+def check(checkpoint):
+    """Raises an exception unless the fields have their types and a GPT can have the weights."""
+    for f in fields(checkpoint):
+        if not isinstance(getattr(checkpoint, f.name), f.type):
+            raise ValueError(f"invalid {f.name}")
+    weights = checkpoint.weights
+    model = GPT.from_weights(checkpoint.config, weights)
+    for name, t in weights.items():
+        if not t.isfinite().all():
+            raise ValueError(f"{name} is not finite")
+    if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+        raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
 
 
 def is_whole(path):
@@ -230,17 +208,19 @@ def is_whole(path):
         return False
 
 
-def save_run(log, checkpoint, val_loss):
-    """Saves a checkpoint with this validation loss in the log's folder, also as best.pt if no earlier loss was lower.
-    Returns the best loss that is saved and, because a full disk does not end training, why saving failed, or ""."""
-    folder, best, before = log.folder, log.folder / "best.pt", checkpoint.best_val_loss
-    is_best = val_loss < before or (val_loss < math.inf and not best.exists())
-    after = val_loss if is_best else before
+def save_run(folder, checkpoint, val_loss):
+    """Saves a checkpoint with this validation loss in a folder, also as best.pt if no earlier loss was lower. Returns
+    it with the best loss that is saved and, because a full disk does not end training, why saving failed, or ""."""
+    best = folder / "best.pt"
+    saved_loss = checkpoint.best_val_loss
+    is_best = val_loss < saved_loss or (val_loss < math.inf and not best.exists())
+    if is_best:
+        checkpoint = replace(checkpoint, best_val_loss=val_loss)
     try:
-        replace(checkpoint, best_val_loss=after).save(folder, is_best)
-        return after, ""
+        checkpoint.save(folder, is_best)
+        return checkpoint, ""
     except OSError as error:
-        after = load_checkpoint(best).best_val_loss if best.is_file() else before  # best.pt may have been replaced
+        if best.is_file():  # it may have been replaced
+            saved_loss = load_checkpoint(best).best_val_loss
         unsaved = f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
-        log.say([f"{unsaved}. The last checkpoint is kept; training continues and will try again"])
-        return after, unsaved
+        return replace(checkpoint, best_val_loss=saved_loss), unsaved

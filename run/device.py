@@ -1,13 +1,13 @@
 """What a command computes with: its device, its precision, and the processes that train together."""
 
 import contextlib
+import math
 import os
 from datetime import timedelta
 from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.utils.benchmark import Timer
 
 DType = Literal["auto", "float32", "bfloat16"]
 PATIENCE = timedelta(minutes=10)  # how long a process waits for the others before it ends
@@ -17,8 +17,11 @@ def pick_device(name):
     """'auto' is cuda, then mps, then cpu. ValueError if the named device is not available. On a CPU, floats below 1e-38
     count as 0 from here on: ALiBi and FoX give far keys such weights, and products with them are many times slower."""
     torch.set_flush_denormal(True)
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    available = [kind for kind, is_there in present.items() if is_there]
+    available = ["cpu"]
+    if torch.backends.mps.is_available():
+        available.insert(0, "mps")
+    if torch.cuda.is_available():
+        available.insert(0, "cuda")
     try:
         return torch.empty(1, device=available[0] if name == "auto" else name).device
     except (RuntimeError, AssertionError):
@@ -42,7 +45,8 @@ class World:
     the environment; without it, this process is alone."""
 
     def __init__(self, device_name, dtype_name):
-        self.rank, self.size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.rank = int(os.environ.get("RANK", 0))
+        self.size = int(os.environ.get("WORLD_SIZE", 1))
         if device_name in ("auto", "cuda") and torch.cuda.is_available():
             device_name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # set_device needs a number
         self.device = pick_device(device_name)
@@ -53,8 +57,8 @@ class World:
         if self.size > 1:
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=PATIENCE)
 
-    def first_goes_first(self, action):
-        """action() in all processes. The first one goes first: it may write what the others then read."""
+    def rank_zero_first(self, action):
+        """Calls action() in the first process, which may write what the others read, and then in the others."""
         result = action() if self.rank == 0 else None
         self.sum(0)
         return result if self.rank == 0 else action()
@@ -70,16 +74,19 @@ class World:
     def share_rows(self, batch_size, micro_steps):
         """The number of rows in a step, and this process's rows as one range per micro-step. ValueError if they cannot
         be divided equally."""
-        rows, mine = batch_size * micro_steps, -(-micro_steps // self.size)
-        each, odd = divmod(rows, self.size * mine)
-        if odd:
-            parts = f"{self.size} processes × {mine} micro-steps"
+        rows = batch_size * micro_steps
+        micro_steps = math.ceil(micro_steps / self.size)  # of each process
+        size, rest = divmod(rows, self.size * micro_steps)
+        if rest:
+            parts = f"{self.size} processes × {micro_steps} micro-steps"
             raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {parts}")
-        first = self.rank * mine * each
-        return rows, [range(first + n * each, first + (n + 1) * each) for n in range(mine)]
+        first = self.rank * micro_steps * size
+        return rows, [range(start, start + size) for start in range(first, first + micro_steps * size, size)]
 
     def peak(self):
         """FLOP/s of large matrix products in all processes together, which MFU is relative to."""
+        from torch.utils.benchmark import Timer  # slow to import, so only here
+
         n = 8192 if self.device.type == "cuda" else 1024
         a = torch.randn(n, n, device=self.device, dtype=self.dtype)
         timer = Timer("a @ a", globals={"a": a}, num_threads=torch.get_num_threads())

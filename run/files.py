@@ -75,3 +75,13 @@ def locked(folder, name=".lock", partial=(), wait=False):
 def json_hash(value):
     """sha256 of plain types."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def matches(value, form):
+    """Whether a value read from a file has a form: a type, a tuple of allowed values, a list with one form for all
+    items, or a dict with a form for each required key."""
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(matches(value.get(key), inner) for key, inner in form.items())
+    if isinstance(form, list):
+        return isinstance(value, list) and all(matches(item, form[0]) for item in value)
+    return value in form if isinstance(form, tuple) else type(value) is form

@@ -17,45 +17,60 @@ def import_transformers():
     return transformers
 
 
-def fields_of(weights, args, step):
+def from_nanogpt(state_dict, args, step):
     """The fields of a Checkpoint from weights with nanoGPT's names. Drops the prefix of compiled models, and the causal
     masks that old versions saved."""
-    weights = {
-        str(name).removeprefix("_orig_mod.").replace("transformer.wpe.", "pos.wpe."): w
-        for name, w in weights.items()
-        if not str(name).endswith((".attn.bias", ".attn.masked_bias"))
-    }
+    weights = {}
+    for name, tensor in state_dict.items():
+        if not str(name).endswith((".attn.bias", ".attn.masked_bias")):
+            name = str(name).removeprefix("_orig_mod.").replace("transformer.wpe.", "pos.wpe.")
+            weights[name] = tensor
     return {"weights": weights, "config": args | {"pos_scheme": "learnable"}, "step": step}
 
 
 def from_hugging_face(name):
     """The fields of a Checkpoint from a GPT-2 in a folder in Hugging Face's format or on the hub. ValueError, in one
     line, if it cannot be loaded or if model.py computes something else."""
-    transformers, source = import_transformers(), name.removeprefix("hf:")
+    transformers = import_transformers()
+    source = name.removeprefix("hf:")
     try:
         settings = transformers.GPT2Config.get_config_dict(source)[0]
         c = transformers.GPT2Config.from_dict(settings)
-        given = c.to_dict() | {"model_type": settings.get("model_type")}
-        computed = {  # settings that change the result -> the values that model.py computes
-            "model_type": ("gpt2",), "activation_function": ("gelu", "gelu_new", "gelu_pytorch_tanh"),
-            "n_inner": (None, 4 * c.n_embd), "layer_norm_epsilon": (1e-5,), "scale_attn_weights": (True,),
-            "scale_attn_by_inverse_layer_idx": (False,), "reorder_and_upcast_attn": (False,),
-            "add_cross_attention": (False,), "tie_word_embeddings": (True,),
-        }  # fmt: skip
-        for key, values in computed.items():
-            if given[key] not in values:
-                raise ValueError(f"it has {key}={given[key]!r}, but model.py computes {' or '.join(map(repr, values))}")
-        model, about = transformers.GPT2LMHeadModel.from_pretrained(source, output_loading_info=True)
-        if about["missing_keys"]:
-            raise ValueError(f"it lacks {min(about['missing_keys'])}")
+        check_gpt2(c.to_dict() | {"model_type": settings.get("model_type")})
+        model, report = transformers.GPT2LMHeadModel.from_pretrained(source, output_loading_info=True)
+        if report["missing_keys"]:
+            raise ValueError(f"it lacks {min(report['missing_keys'])}")
     except Exception as error:  # anything can come from the hub, the network or a damaged file
-        is_offline = isinstance(error, OSError) and not Path(source).is_dir()
-        advice = ": connect to the network, or name a folder with the model" if is_offline else ""
-        why = " ".join(str(error).split()).split(". ")[0][:200]
-        raise ValueError(f"{name} could not be loaded ({why}){advice}") from None
-    args = dict(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd)
+        message = " ".join(str(error).split()).split(". ")[0][:200]
+        if isinstance(error, OSError) and not Path(source).is_dir():
+            message += ": connect to the network, or name a folder with the model"
+        raise ValueError(message) from None
+    args = {
+        "block_size": c.n_positions,
+        "vocab_size": c.vocab_size,
+        "n_layer": c.n_layer,
+        "n_head": c.n_head,
+        "n_embd": c.n_embd,
+        "gelu_tanh": c.activation_function != "gelu",
+    }
     weights = {key: transposed(key, w) for key, w in model.state_dict().items()}
-    return fields_of(weights, args | {"gelu_tanh": c.activation_function != "gelu"}, step=0)
+    return from_nanogpt(weights, args, step=0)
+
+
+def check_gpt2(settings):
+    """ValueError unless model.py computes what a GPT-2 with these settings does."""
+    computed = {  # settings that change the result -> the values that model.py computes
+        "model_type": ["gpt2"],
+        "activation_function": ["gelu", "gelu_new", "gelu_pytorch_tanh"],
+        "n_inner": [None, 4 * settings["n_embd"]],
+        "layer_norm_epsilon": [1e-5],
+        "scale_attn_by_inverse_layer_idx": [False],
+        "reorder_and_upcast_attn": [False],
+        "tie_word_embeddings": [True],
+    }
+    for key, values in computed.items():
+        if settings[key] not in values:
+            raise ValueError(f"it has {key}={settings[key]!r}, but model.py computes {' or '.join(map(repr, values))}")
 
 
 def transposed(name, w):

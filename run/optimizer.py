@@ -13,14 +13,22 @@ class Optimizer:
     step. Matrices and embeddings get weight decay; biases, norms and the scheme's `no_decay` do not."""
 
     def __init__(self, model, cfg):
-        params = dict(model.named_parameters())
-        self.cfg, self.names = cfg, {p: name for name, p in params.items()}
-        matrices = [k for k, p in params.items() if p.dim() == 2 and ".h." in k]
-        muon = [params.pop(k) for k in matrices] if cfg.optimizer == "muon" else []
-        exempt = [params.pop(f"pos.{name}") for name in model.pos.no_decay]
+        self.cfg = cfg
+        self.names = {p: name for name, p in model.named_parameters()}
+        exempt = {f"pos.{name}" for name in model.pos.no_decay}
+        muon = []
+        decayed = []
+        undecayed = []
+        for p, name in self.names.items():
+            if cfg.optimizer == "muon" and p.dim() == 2 and ".h." in name:
+                muon.append(p)
+            elif p.dim() >= 2 and name not in exempt:
+                decayed.append(p)
+            else:
+                undecayed.append(p)
         groups = [
-            dict(params=[p for p in params.values() if p.dim() >= 2], weight_decay=cfg.weight_decay),
-            dict(params=[p for p in params.values() if p.dim() < 2] + exempt, weight_decay=0.0),
+            {"params": decayed, "weight_decay": cfg.weight_decay},
+            {"params": undecayed, "weight_decay": 0.0},
         ]
         self.parts = {"adamw": torch.optim.AdamW(groups, cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=True)}
         if muon:
@@ -30,10 +38,6 @@ class Optimizer:
 
     def groups(self):
         return [group for part in self.parts.values() for group in part.param_groups]
-
-    def __str__(self):
-        rates = {name: part.param_groups[0]["initial_lr"] for name, part in self.parts.items()}
-        return "peak learning rate: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""
@@ -46,25 +50,31 @@ class Optimizer:
         for part in self.parts.values():
             part.step()
 
-    def params(self, part):
-        """The parameters of one of the two optimizers, in its own order."""
-        return [p for group in part.param_groups for p in group["params"]]
-
     def state_dict(self):
         """{"adamw" or "muon": {name of the parameter: its state}}."""
-        return {name: {self.names[p]: part.state[p] for p in self.params(part)} for name, part in self.parts.items()}
+        states = {}
+        for name, part in self.parts.items():
+            states[name] = {self.names[p]: part.state[p] for p in params_of(part)}
+        return states
 
-    def load_state_dict(self, saved):
+    def load_state_dict(self, states):
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
         fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
-        keys = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
+        keys = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"momentum_buffer"}}
         for name, part in self.parts.items():
-            for p in self.params(part):
-                own = saved[name][self.names[p]]  # it is empty if the parameter never had a gradient
-                expected = {key: (() if key == "step" else p.shape, torch.float32) for key in keys[name]}
-                if own and {key: (t.shape, t.dtype) for key, t in own.items()} != expected:
-                    raise ValueError(f"the state of {self.names[p]} does not fit")
-                part.state[p] = {key: t.to(p.device) for key, t in own.items()}
+            for p in params_of(part):
+                state = states[name][self.names[p]]
+                if state and state.keys() != keys[name]:  # it is empty if the parameter never had a gradient
+                    raise ValueError(f"invalid state of {self.names[p]}")
+                for key, t in state.items():
+                    if t.dtype != torch.float32 or t.shape != (() if key == "step" else p.shape):
+                        raise ValueError(f"the {key} of {self.names[p]} does not fit")
+                part.state[p] = {key: t.to(p.device) for key, t in state.items()}
+
+
+def params_of(part):
+    """The parameters of one of the two optimizers, in its own order."""
+    return [p for group in part.param_groups for p in group["params"]]
 
 
 def schedule(cfg, step):
@@ -74,4 +84,6 @@ def schedule(cfg, step):
         return (step + 1) / (cfg.warmup_iters + 1)
     low = min(1.0, cfg.min_lr / max(cfg.learning_rate, 1e-12))
     left = 1 - min(1.0, (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters))
-    return low + (1 - low) * (left if cfg.decay == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
+    if cfg.decay == "cosine":
+        left = 0.5 * (1 - math.cos(math.pi * left))
+    return low + (1 - low) * left

@@ -46,17 +46,19 @@ class Stop:
 
     def __init__(self):
         self.signum = 0
-        signals = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        heard = [s for s in signals if signal.getsignal(s) != signal.SIG_IGN]  # respect signals ignored by nohup
-        self.old = {s: signal.signal(s, self.ask) for s in heard}
+        self.handlers = {}  # those from before
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            signum = getattr(signal, name, None)  # Windows has no SIGHUP
+            if signum and signal.getsignal(signum) != signal.SIG_IGN:  # respect signals ignored by nohup
+                self.handlers[signum] = signal.signal(signum, self.stop)
 
-    def ask(self, signum, frame):
+    def stop(self, signum, frame):
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = self.signum or signum
-        with contextlib.suppress(OSError):  # written at once, also in mid-step; the terminal may be gone
+        with contextlib.suppress(OSError):  # the terminal may be gone
             os.write(2, b"\nstopping: the run is saved first (press Ctrl-C again to stop immediately)\n")
 
     def restore(self):
-        for s, handler in self.old.items():
-            signal.signal(s, handler)
+        for signum, handler in self.handlers.items():
+            signal.signal(signum, handler)

@@ -1,123 +1,154 @@
-"""How a run starts: from new weights, from the weights of another run, or where an earlier call stopped."""
+"""How a run starts: with new weights, with the weights of another model, or where an earlier call stopped."""
 
-import dataclasses
-import math
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import config
 from model import find_scheme
-from run import files
-from run.checkpoint import CALL_FIELDS, load_checkpoint
+from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
 
-FIXED = ("init_from", "seed", "optimizer", "dataset", "the prepared text")  # a resumed run cannot change these
+FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")  # resuming cannot change these, or the model's
 
 
-class Origin:
-    """What a call starts from: the Checkpoint `run` in its out_dir, which is then resumed or evaluated, or `source`,
-    that of --init_from. Either may be None."""
+def find_run(values):
+    """The checkpoint in out_dir that a call with these `values` resumes or evaluates; None for a new run."""
+    folder = Path(values["out_dir"])
+    if values.get("eval_only"):
+        return load_checkpoint(folder)
+    has_run = (folder / "latest.pt").exists() or (folder / "best.pt").exists()
+    if has_run and (values.get("resume") or not values.get("overwrite")):
+        return load_checkpoint(folder, "latest")
+    if values.get("resume"):
+        raise ValueError(f"there is no run to resume in {folder}")
+    return None
 
-    def __init__(self, values):
-        """Loads them for the `values` of a command line. ValueError if they are missing or in each other's way."""
-        self.values, self.run, self.source, folder = values, None, None, Path(values["out_dir"])
-        has_run = (folder / "latest.pt").exists() or (folder / "best.pt").exists()
-        if values.get("eval_only"):
-            self.run = load_checkpoint(folder)
-        elif has_run and (values.get("resume") or not values.get("overwrite")):
-            self.run = load_checkpoint(folder, "latest")
-        elif values.get("resume"):
-            raise ValueError(f"there is no run to resume in {folder}")
-        if values.get("init_from"):
-            self.source = load_checkpoint(values["init_from"])
-            if self.source.folder.resolve() == folder.resolve():
-                raise ValueError(f"{self.source.path} lies in --out_dir={folder}: choose another --out_dir")
 
-    def settings(self, cls):
-        """The settings (fields of cls) that the call takes from there unless its own values set them. --resume and
-        --eval_only take all but the device. --init_from takes the model's size, the text, and the length that a rope
-        scheme was trained at, if the new run scales it. It trains with AdamW: Muon's rate is another setting, and its
-        default soon spoils trained weights."""
-        values, named = self.values, self.values.get("dataset")
-        if values.get("resume") or values.get("eval_only"):
-            saved = dataclasses.asdict(self.run.config) | self.run.settings | {"dataset": self.run.dataset_name(named)}
-            saved = {k: v for k, v in saved.items() if k not in ("resume", "overwrite", "device")}
-            return config.checked(cls, saved, self.run.path)
-        if not self.source:
-            return {}
-        args = dataclasses.asdict(self.source.config)
-        args |= {"dataset": self.source.dataset_name(named), "optimizer": "adamw"}
-        reads = find_scheme(args["pos_scheme"]).reads
-        if values.get("pos_scheme", args["pos_scheme"]) != args["pos_scheme"]:
-            return {k: v for k, v in args.items() if k not in (*reads, "pos_options", "pos_pattern")}
-        if values.get("rope_scaling", args["rope_scaling"]) == "none":
-            args["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
-        elif "rope_block_size" in reads:
-            args["rope_block_size"] = args["rope_block_size"] or args["block_size"]
-            reach = values.get("block_size", args["block_size"]) / args["rope_block_size"]
-            args["rope_factor"] = max(args["rope_factor"], reach)
-        return args
+def find_source(values):
+    """The checkpoint that --init_from names, or None."""
+    if not values.get("init_from"):
+        return None
+    source = load_checkpoint(values["init_from"])
+    folder = values["out_dir"]
+    if source.folder.resolve() == Path(folder).resolve():
+        raise ValueError(f"{source.path} lies in --out_dir={folder}: choose another --out_dir")
+    return source
 
-    def start(self, cfg, model, optimizer, dataset):
-        """Loads it into the model and the optimizer. Returns the step, best validation loss, segment and history, as in
-        a Checkpoint, and lines for the log. ValueError if it does not fit."""
-        run, source = self.run, self.source
-        self.run = self.source = None  # training needs their memory
-        if run:
-            changed = changed_settings(run, cfg, dataset)
-            model.load_state_dict(run.weights)
-            try:
-                optimizer.load_state_dict(run.optimizer)
-            except Exception:  # whatever a damaged file provokes
-                raise ValueError(f"{run.path} cannot be resumed: its optimizer state does not fit") from None
-            history = run.history + ([[run.step, changed]] if changed else [])
-            now = f" with {', '.join(f'{k}={v}' for k, v in changed.items())}" if changed else ""
-            return run.step, run.best_val_loss, run.segment + 1, history, [f"resumed after step {run.step}{now}"]
-        if source:
-            known = source.experiment if source.settings else source.hash  # its path may hold another model later
-            history = [[0, {"init_from": files.json_hash(known)}]]
-            return 0, math.inf, 0, history, initialise(model, source, dataset)
-        return 0, math.inf, 0, [], []
+
+def inherited_settings(cls, values, run, source):
+    """The settings (fields of cls) that a call takes over unless its own `values` set them. --resume and --eval_only
+    take over all but the device."""
+    if values.get("resume") or values.get("eval_only"):
+        settings = asdict(run.config) | run.settings | {"dataset": run.dataset_name(values.get("dataset"))}
+        for name in ("resume", "overwrite", "device"):
+            settings.pop(name, None)
+        return config.checked(cls, settings, run.path)
+    return settings_from(source, values) if source else {}
+
+
+def settings_from(source, values):
+    """The settings that --init_from takes over: the model's size, the text, and the length that a rope scheme was
+    trained at, if the new run scales it. It trains with AdamW: Muon's rate is another setting, and its default soon
+    spoils trained weights."""
+    settings = asdict(source.config)
+    settings |= {"dataset": source.dataset_name(values.get("dataset")), "optimizer": "adamw"}
+    scheme = settings["pos_scheme"]
+    reads = find_scheme(scheme).reads
+    if values.get("pos_scheme", scheme) != scheme:
+        for name in (*reads, "pos_options", "pos_pattern"):
+            del settings[name]
+    elif values.get("rope_scaling", settings["rope_scaling"]) == "none":
+        settings["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
+    elif "rope_block_size" in reads:
+        length = settings["rope_block_size"] or settings["block_size"]
+        reach = values.get("block_size", settings["block_size"]) / length
+        settings |= {"rope_block_size": length, "rope_factor": max(settings["rope_factor"], reach)}
+    return settings
+
+
+def start(cfg, model, optimizer, dataset, run, source):
+    """Loads the weights of `run` or `source`, if there is one, and frees their memory for training. Returns the
+    Checkpoint of the first step, without tensors, and messages for the log. ValueError if they do not fit."""
+    if run:
+        checkpoint, messages = resume(run, cfg, model, optimizer, dataset)
+    else:
+        messages = initialise(model, source, dataset) if source else []
+        checkpoint = Checkpoint(
+            {},
+            model.config,
+            step=0,
+            settings=asdict(cfg),
+            tokenizer_spec=dataset.tokenizer.spec,
+            dataset_hash=dataset.hash,
+            history=history_from(source) if source else [],
+        )
+    for loaded in filter(None, (run, source)):
+        loaded.weights.clear()
+        loaded.optimizer.clear()
+    return checkpoint, messages
+
+
+def history_from(source):
+    """The history of a run that starts with the weights of `source`. Other people's models have no settings."""
+    known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
+    return [[0, {"init_from": known if source.settings else source.hash}]]
+
+
+def resume(run, cfg, model, optimizer, dataset):
+    """Loads a Checkpoint of this run and returns what `start` does. ValueError if it is another run, or damaged."""
+    changed = changed_settings(run, cfg, dataset)
+    model.load_state_dict(run.weights)
+    try:
+        optimizer.load_state_dict(run.optimizer)
+    except Exception:  # whatever a damaged file provokes
+        raise ValueError(f"cannot resume {run.path}: its optimizer state does not fit") from None
+    history = run.history
+    message = f"resumed after step {run.step}"
+    if changed:
+        history = [*history, [run.step, changed]]
+        message += " with " + ", ".join(f"{name}={value}" for name, value in changed.items())
+    return replace(run, settings=asdict(cfg), segment=run.segment + 1, history=history), [message]
 
 
 def changed_settings(run, cfg, dataset):
     """The settings that resuming a run changes, {name: new value}. ValueError if it is another run."""
-    old, new = run.settings, dataclasses.asdict(cfg)
-    changed = [k for k in new if k not in CALL_FIELDS and new[k] != old.get(k)]
-    if run.dataset_hash != dataset.hash and "dataset" not in changed:
-        changed.append("the prepared text")
-    fixed = ", ".join(k for k in changed if k in vars(run.config) or k in FIXED)
-    if cfg.resume and fixed:
-        raise ValueError(f"{run.folder} cannot be resumed after a change of {fixed}: choose another --out_dir")
+    old = run.settings | {"prepared text": run.dataset_hash}
+    new = asdict(cfg) | {"prepared text": dataset.hash}
+    changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
+    fixed = [name for name in changed if name in vars(run.config) or name in FIXED]
+    if fixed and cfg.resume:
+        raise ValueError(f"{run.folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
     if changed and not cfg.resume:
-        what = ", ".join(f"{k} {old.get(k)!r} there, {new[k]!r} now" if k in new else k for k in changed[:4])
-        ways = "" if fixed else "resume that run with these settings (--resume), "
-        raise ValueError(f"{run.folder} holds another run ({what}): choose another --out_dir, {ways}or --overwrite it")
-    return {k: new[k] for k in changed}
+        advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")
+        differences = ", ".join(f"{name}={old.get(name)!r}, now {value!r}" for name, value in changed.items())
+        raise ValueError(f"{run.folder} holds another run ({differences}): {advice}")
+    return changed
 
 
 def initialise(model, source, dataset):
     """Copies a Checkpoint's weights into the model: the whole backbone, the scheme's parameters that both have, and the
-    overlapping rows of the scheme's resized tables. Returns lines for the log."""
+    overlapping rows of the scheme's resized tables. Returns messages for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-    weights, lines = dict(source.weights), [f"initialised from {source.path}, step {source.step}"]
     if source.config.n_head != model.config.n_head:
         raise ValueError(f"{source.path} has n_head={source.config.n_head}: its heads cannot be regrouped")
-    for name, own in model.state_dict().items():
-        other, is_schemes = weights.pop(name, None), name.startswith("pos.")
-        if other is not None and other.shape == own.shape:
-            own.copy_(other)
-        elif other is None and is_schemes:
-            lines.append(f"{name} starts untrained")
-        elif is_schemes and other.shape[1:] == own.shape[1:]:
-            n = min(len(other), len(own))
-            own[:n] = other[:n]
-            lines.append(f"{name} keeps its first {n} rows, {len(own) - n} start untrained")
+    weights = dict(source.weights)
+    messages = [f"initialised from {source.path}, step {source.step}"]
+    for name, new in model.state_dict().items():
+        old = weights.pop(name, None)
+        in_scheme = name.startswith("pos.")
+        if old is not None and old.shape == new.shape:
+            new.copy_(old)
+        elif old is None and in_scheme:
+            messages.append(f"{name} starts untrained")
+        elif in_scheme and old.shape[1:] == new.shape[1:]:
+            n = min(len(old), len(new))
+            new[:n] = old[:n]
+            messages.append(f"{name} keeps its first {n} rows, {len(new) - n} start untrained")
         else:
-            shapes = f"{tuple(own.shape)} here, {None if other is None else tuple(other.shape)} there"
-            raise ValueError(f"{source.path} has another size ({name}: {shapes})")
+            raise ValueError(f"{source.path} has another size: {name} does not fit the new model")
     if source.config.pos_scheme == model.config.pos_scheme:
         model.pos.start_from(source.config)
     for name in weights:
         if not name.startswith("pos."):
             raise ValueError(f"{source.path} has weights that this model does not have, such as {name}")
-        lines.append(f"{name} is not loaded")
-    return lines
+        messages.append(f"{name} is not loaded")
+    return messages

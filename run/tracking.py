@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -20,11 +21,16 @@ PATIENCE = 10  # seconds to wait for a wandb run at the end
 
 def read_metrics(folder):
     """The rows of metrics.jsonl, skipping malformed lines: a killed process may leave half of one."""
-    path, rows = folder / "metrics.jsonl", []
+    path = folder / "metrics.jsonl"
+    rows = []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
-        with contextlib.suppress(ValueError, RecursionError):
+        with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+    return rows
+
+
+def json_lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 class RunLog:
@@ -34,93 +40,107 @@ class RunLog:
     def __init__(self, cfg, rank, segment, step):
         """The log of a run that starts after `step`. A new run (segment 0) clears away what an earlier one left in its
         folder; a resumed one drops the later rows of metrics.jsonl and writes them again."""
-        self.folder, self.process = Path(cfg.out_dir) if rank == 0 else None, None
-        if rank > 0:
+        self.reports = rank == 0
+        self.folder = Path(cfg.out_dir)
+        self.metrics = self.folder / "metrics.jsonl"
+        if not self.reports:
             return
         if cfg.overwrite and segment == 0:
             for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)
-        metrics, rows = self.folder / "metrics.jsonl", read_metrics(self.folder) if segment else []
-        kept = "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= step)
-        files.write(metrics, kept)
-        resumed = f"-r{segment}" if segment else ""
-        names = {
-            "project": cfg.wandb_project, "group": cfg.wandb_group or Path(cfg.dataset).name, "job_type": "train",
-            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}{resumed}",  # wandb ids are never reused
+        rows = read_metrics(self.folder) if segment else []
+        earlier = json_lines(row for row in rows if row["step"] <= step)
+        files.write(self.metrics, earlier)
+        id = f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"  # wandb ids are never reused
+        init = {
+            "project": cfg.wandb_project,
+            "group": cfg.wandb_group or Path(cfg.dataset).name,
+            "job_type": "train",
+            "id": f"{id}-r{segment}" if segment else id,
             "config": dataclasses.asdict(cfg),
-        }  # fmt: skip
-        axes, followed = {"train": "step", "val": "step"}, (str(metrics), len(kept), {})
-        self.process = start_wandb(cfg.wandb_mode, axes, names, [followed])
+        }
+        log = (str(self.metrics), len(earlier), {})
+        self.process = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init, [log])
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
-        if self.folder:
+        if self.reports:
             try:
-                with open(self.folder / "metrics.jsonl", "a") as f:
-                    f.write(json.dumps({"step": step} | row) + "\n")
+                with open(self.metrics, "a") as f:
+                    f.write(json_lines([{"step": step} | row]))
             except OSError as error:
-                text += f"\ncannot write {self.folder}/metrics.jsonl: {error.strerror}"
-            self.say([text])
+                text += f"\ncannot write {self.metrics}: {error.strerror}"
+        self.say(text)
 
-    def say(self, lines):
-        if self.folder and lines:
+    def say(self, *messages):
+        """Prints each message on a line of its own."""
+        if self.reports:
             try:
-                print("\n".join(lines), flush=True)
+                print(*messages, sep="\n", flush=True)
             except OSError:  # the terminal, or the reader of our output, is gone
                 silence_stdout()
 
-    def close(self, step, pace, best_val_loss, unsaved):
-        """Draws loss.png, says where everything is, and waits for wandb."""
-        folder, took = self.folder, format_seconds(pace.seconds())
+    def say_results(self, step, pace, best_val_loss):
+        """Says where everything is and what to do next."""
+        folder = self.folder
+        if step < pace.last:
+            self.say(f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}")
+            return
+        took = format_seconds(pace.seconds())
+        self.say(
+            f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
+            f"curve     {folder}/loss.png",
+            f"sample    python sample.py {folder}",
+            f"evaluate  python eval_length.py {folder}",
+        )
+
+    def close(self):
+        """Draws loss.png and waits for wandb."""
         try:
-            draw_losses(folder)
+            draw_losses(self.folder)
         except Exception as error:  # a full disk, or no matplotlib
-            self.say([f"cannot draw {folder}/loss.png: {' '.join(str(error).split())[:200]}"])
-        lines = [f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}"]
-        if step == pace.last:
-            lines = [
-                f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
-                f"curve     {folder}/loss.png",
-                f"sample    python sample.py {folder}",
-                f"evaluate  python eval_length.py {folder}",
-            ]
-        self.say([] if unsaved else lines)
+            self.say(f"cannot draw {self.folder}/loss.png: {' '.join(str(error).split())[:200]}")
         if self.process:
             finish_wandb(self.process, PATIENCE)
 
 
 def draw_losses(folder):
     """Draws the losses in metrics.jsonl as loss.png."""
-    from matplotlib.figure import Figure  # 0.7 s, so only here
+    from matplotlib.figure import Figure  # slow to import, so only here
 
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
-    axes, rows = figure.subplots(), read_metrics(folder)
-    for key, style in (("train/loss", {"alpha": 0.7, "linewidth": 1}), ("val/loss", {"marker": "o", "markersize": 4})):
-        points = [(row["step"], row[key]) for row in rows if key in row]
-        axes.plot(*zip(*points, strict=True), label=key.replace("/", " "), **style) if points else None
+    axes = figure.subplots()
+    rows = read_metrics(folder)
+    for key in ("train/loss", "val/loss"):
+        logged = [row for row in rows if key in row]
+        axes.plot([row["step"] for row in logged], [row[key] for row in logged], ".-", label=key)
     axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    axes.legend()
     with files.replacing(folder / "loss.png") as f:
         figure.savefig(f, format="png")
 
 
 class Pace:
-    """Speed and remaining time of a run from step `first` to step `last`, with this many tokens and FLOPs a step, on
-    hardware with a peak of `peak` FLOP/s."""
+    """Speed and remaining time of a run from step `first` to step `last`, with so many tokens a step, on hardware that
+    computes at most `peak` FLOP/s."""
 
-    def __init__(self, first, last, tokens, flops, peak):
-        self.first, self.last, self.tokens, self.flops, self.peak = first, last, tokens, flops, peak
+    def __init__(self, first, last, tokens, flops_per_token, peak):
+        self.first = first
+        self.last = last
+        self.tokens = tokens
+        self.flops_per_token = flops_per_token
+        self.peak = peak
         self.start = time.perf_counter()
         self.restart(first)
 
     def restart(self, step):
         """Measures speed from here on, so that it leaves out the time of an evaluation."""
-        self.step, self.at = step, time.perf_counter()
+        self.step = step
+        self.step_start = time.perf_counter()
 
     def row(self, step):
-        steps_per_s = (step - self.step) / (time.perf_counter() - self.at)
-        return {"train/tokens_per_s": steps_per_s * self.tokens, "train/mfu": steps_per_s * self.flops / self.peak}
+        tokens_per_s = (step - self.step) * self.tokens / (time.perf_counter() - self.step_start)
+        return {"train/tokens_per_s": tokens_per_s, "train/mfu": tokens_per_s * self.flops_per_token / self.peak}
 
     def seconds(self):
         return time.perf_counter() - self.start
@@ -136,19 +156,22 @@ class Pace:
 
 
 def format_seconds(seconds):
-    minutes, s = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{s:02}" if minutes >= 60 else f"{minutes}:{s:02}"
+    """hours:minutes:seconds"""
+    return str(timedelta(seconds=round(seconds)))
 
 
-def start_wandb(mode, axes, names, runs):
-    """Starts run/wandb_process.py, unless mode is disabled. It logs the lines of each (path, offset, its own names) in
-    runs, and finishes when its stdin is closed, even if that is because this process died. Mode 'auto' is WANDB_MODE,
-    or else online with a login and offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
+def start_wandb(mode, axes, init, logs):
+    """Starts run/wandb_process.py, unless mode is disabled. Mode 'auto' is WANDB_MODE, or else online with a login and
+    offline without.
+
+    axes: {prefix: x}: wandb draws every `prefix/*` against x. init: the arguments of wandb.init. logs: for each wandb
+    run (path, offset, further arguments of wandb.init). The process logs the lines of the file after the offset. It
+    finishes when its stdin is closed, even if that is because this process died."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or "auto"
     if mode == "disabled":
         return None
-    options = json.dumps({"mode": mode, "axes": axes, "names": names, "runs": runs})
+    options = json.dumps({"mode": mode, "axes": axes, "init": init, "logs": logs})
     command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), options]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -163,15 +186,16 @@ def finish_wandb(process, patience):
         print(f"wandb did not finish within {patience} s and was ended", file=sys.stderr)
 
 
-def publish(runs, mode, axes, names):
+def publish(runs, mode, axes, init):
     """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. A row {"image": {key:
-    path}} is a picture."""
+    path}} is a picture. For axes and init, see start_wandb."""
     with tempfile.TemporaryDirectory() as folder:
-        followed = []
+        logs = []
         for name, (settings, rows) in runs.items():
-            path = Path(folder, str(len(followed)))
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            own = {"id": f"{name.replace('/', '-')}-{names['id']}", "config": names["config"] | settings}
-            followed.append((str(path), 0, own))
-        if process := start_wandb(mode, axes, names, followed):
+            path = Path(folder, str(len(logs)))
+            path.write_text(json_lines(rows))
+            id = f"{name.replace('/', '-')}-{init['id']}"
+            logs.append((str(path), 0, {"id": id, "config": init["config"] | settings}))
+        process = start_wandb(mode, axes, init, logs)
+        if process:
             finish_wandb(process, PATIENCE * len(runs))

@@ -8,19 +8,19 @@ import sys
 import threading
 
 
-def start(wandb, mode, axes, names):
+def start(wandb, mode, axes, init):
     """A wandb run. 'auto' is online with a login and offline without."""
     if mode == "auto":
         mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
-    settings = wandb.Settings(silent=True, console="off", init_timeout=6)
+    init |= {"name": init["id"], "settings": wandb.Settings(silent=True, console="off", init_timeout=6)}
     try:
-        run = wandb.init(mode=mode, settings=settings, name=names["id"], **names)
+        run = wandb.init(mode=mode, **init)
     except wandb.errors.Error as error:  # no login, or no network
         if mode == "offline":
             raise
         print(f"wandb is not reachable ({type(error).__name__}), so it logs offline", file=sys.stderr)
-        names["id"] += "-offline"  # wandb counts the first id as used
-        run = wandb.init(mode="offline", settings=settings, name=names["id"], **names)
+        init["id"] += "-offline"  # wandb counts the first id as used
+        run = wandb.init(mode="offline", **init)
     for prefix, x in axes.items():
         run.define_metric(x, hidden=True)
         run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
@@ -36,35 +36,40 @@ def follow(path, offset, closed):
         yield from f
 
 
-def main(stdin, mode, axes, names, runs):
+def main(stdin, mode, axes, init, logs):
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))
     closed = threading.Event()
     threading.Thread(target=lambda: (stdin.read(), closed.set()), daemon=True).start()
-    for path, offset, own in runs:
-        run = start(wandb, mode, axes, names | own)
+    for path, offset, more in logs:
+        run = start(wandb, mode, axes, init | more)
         for line in follow(path, offset, closed):
             with contextlib.suppress(ValueError):  # half a line, left by a full disk
                 row = json.loads(line)
-                run.log({k: wandb.Image(p) for k, p in row["image"].items()} if "image" in row else row)
-        mode = "offline" if run.settings._offline else mode  # the network is tried once
-        charts, folder = run.url if len(runs) == 1 else run.project_url, os.path.relpath(run.settings.sync_dir + "/..")
+                if "image" in row:
+                    row = {key: wandb.Image(path) for key, path in row["image"].items()}
+                run.log(row)
+        if run.settings._offline:
+            mode = "offline"  # the network is tried once
+        charts = run.url if len(logs) == 1 else run.project_url
+        folder = os.path.relpath(run.settings.sync_dir + "/..")
         run.finish()
     if mode == "offline":
         charts = f"wandb leet {folder}   (Ctrl-A, then y, shows all runs in one chart)"
-        charts += f"\nupload    wandb sync {folder}/*{names['id']}*"
+        charts += f"\nupload    wandb sync {folder}/*{init['id']}*"
     print(f"charts    {charts}")
 
 
 if __name__ == "__main__":
     stdin = os.fdopen(os.dup(0))
-    sys.stdout, sys.stderr = (os.fdopen(os.dup(fd), "w", buffering=1, errors="replace") for fd in (1, 2))
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, errors="replace")
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
     for fd in range(3):  # wandb's server inherits these, and would keep a pipe of the shell open
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     try:
         main(stdin, **json.loads(sys.argv[1]))
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        print(f"wandb failed, and the run continues without it: {reason}", file=sys.stderr)
+        message = " ".join(str(error).split())[:300]
+        print(f"wandb failed, and the run continues without it: {message}", file=sys.stderr)
         os._exit(1)  # wandb's own exit waits for a server that may be gone

@@ -1,6 +1,7 @@
 """Small, fast and the same on every machine: one thread, no wandb network, a tiny prepared dataset."""
 
 import functools
+import io
 import os
 import signal
 import sys
@@ -201,3 +202,45 @@ def facts_dataset(folder):
         patch.setattr("data.recall.DOCUMENTS", 60)
         assert prepare(["recall"]) == 0
     return f"{folder}/recall_char"
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Trained runs: used by test_checkpoint, test_train, test_sample, test_robust, test_foreign and test_tracking
+
+
+@pytest.fixture
+def run_tiny(tiny, tmp_path):
+    """run_tiny(name, flag, …): trains with the flags of `tiny` and these. Returns the run's folder, tmp_path/name."""
+    import train
+
+    def call(name, *flags):
+        assert train.main([*tiny, f"--out_dir={tmp_path}/{name}", *flags]) == 0
+        return tmp_path / name
+
+    return call
+
+
+def metrics(folder, key):
+    """A column of metrics.jsonl."""
+    from run.tracking import read_metrics
+
+    return [row[key] for row in read_metrics(folder) if key in row]
+
+
+def assert_same_run(a, b, which="latest", tolerance=0):
+    """The checkpoints of two folders have the same step, best loss and weights."""
+    from run.checkpoint import load_checkpoint
+
+    a = load_checkpoint(a, which)
+    b = load_checkpoint(b, which)
+    assert a.step == b.step and a.best_val_loss == pytest.approx(b.best_val_loss, abs=tolerance, rel=0)
+    torch.testing.assert_close(a.weights, b.weights, rtol=tolerance, atol=tolerance)
+
+
+def write_sample(folder, **settings):
+    """The texts that sample.py returns, and what it prints."""
+    import sample
+
+    out = io.StringIO()
+    texts = sample.sample(sample.SampleConfig(out_dir=str(folder), device="cpu", **settings), out)
+    return texts, out.getvalue()

@@ -398,9 +398,9 @@ def test_a_run_trained_with_scaling_is_measured_with_the_factor_it_was_trained_w
         train.main([*argv, *more, f"--out_dir={tmp_path}/{name}"])
         run = load_checkpoint(tmp_path / name)
         assert run.config.rope_factor == factor
-        factors = [run.under(E.EvalConfig(runs=("r",)), n).rope_factor for n in (8, 32, 64)]
+        factors = [run.config_with(E.EvalConfig(runs=("r",)), n).rope_factor for n in (8, 32, 64)]
         assert factors == [factor, factor, 2 * factor]
-        assert run.under(E.EvalConfig(runs=("r",), rope_scaling="yarn"), 64).rope_factor == 4
+        assert run.config_with(E.EvalConfig(runs=("r",), rope_scaling="yarn"), 64).rope_factor == 4
 
 
 def test_runs_that_start_from_runs_of_their_own_seed_are_one_row(runs, seeds, tmp_path):

@@ -124,7 +124,7 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
     text = data.load(dataset)
     protocol = protocol_of("context", len(text.val.tokens), lengths="16,32,64", block_tokens=2, blocks=12)
     for window in (8, 0):
-        config = checkpoint.under(EvalConfig(runs=("x",), window=window), 64)
+        config = checkpoint.config_with(EvalConfig(runs=("x",), window=window), 64)
         model = checkpoint.model(torch.device("cpu")).override(config)
         means, arrays, *_ = measured(protocol, model, text)
         for n in (32, 64):
