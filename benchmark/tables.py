@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.results import ROOT, SETTINGS, Value, losses_of, read_lines, recall_of, rise_of, value_of, verdicts
-from benchmark.runs import read_runs
 from evaluation.lines import Line
 from evaluation.statistics import FLAT
 
@@ -180,20 +179,6 @@ def cards(*given):
         outcome = "pass" if clearance > 1 else "fail" if clearance < -1 else "undecided"
         rows.append([number, *row, outcome])
     return markdown(["card", "measured and needed", "seeds", "found", "outcome"], rows)
-
-
-@table
-def tuning(low, high):
-    """The tuning loss of one seed with a smaller value (runs of the piece `low`), the default and a larger one."""
-    runs = read_runs()
-    pieces = (low, "baseline", high)
-    rows = []
-    for name in sorted({name for _, name, _ in runs}):
-        if all((piece, name, "1337") in runs for piece in pieces):
-            losses = [float(runs[piece, name, "1337"]["tuning_loss"]) for piece in pieces]
-            rows.append([f"`{name}`", *(f"{loss:.3f}" for loss in losses), f"{min(losses) - losses[1]:+.3f}"])
-    head = ["", "smaller", "default", "larger", "best minus default"]
-    return markdown(head, sorted(rows, key=lambda row: min(row[1:4])))
 
 
 def drawn(page):

@@ -131,7 +131,7 @@ def dataset_name(cfg, text):
 
 def check_folder(folder):
     """ValueError if a folder holds files that are not a dataset's."""
-    names = {path.name for path in folder.glob("[!.]*")} - {"prepare.py"}  # nanoGPT's commands
+    names = {path.name for path in folder.glob("[!.]*")}
     if names and FILES[0] not in names:
         raise ValueError(f"{folder} holds other files, such as {min(names)}: choose another --name, or --overwrite")
 

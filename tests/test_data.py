@@ -1,6 +1,5 @@
 import dataclasses
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -167,16 +166,12 @@ def test_a_changed_tokenizer_and_the_tokens_of_other_programs_are_noticed(tmp_pa
 
 
 def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
-    """Nor by nanoGPT's command, which works from any folder."""
     (tmp_path / "a.txt").write_text("To be")
     for name, part in (("gone", "--file=PATH"), ("a.txt", "a.txt is not Tiny Shakespeare")):
         monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / name).as_uri())
         with pytest.raises(ValueError, match=part):
             prepare(tmp_path, "shakespeare_char")
     assert not (tmp_path / "set").exists()
-    command = [sys.executable, ROOT / "data/shakespeare_char/prepare.py", "--file=a.txt", f"--name={tmp_path}/set"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "a.txt is not Tiny Shakespeare" in done.stderr
 
 
 def test_a_token_id_past_the_vocabulary_is_refused():

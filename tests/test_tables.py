@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
 from conftest import ROOT
 
-from benchmark import results, runs, tables
+from benchmark import results, tables
 from evaluation.lines import Line
 from model import GPTConfig
 
@@ -47,14 +46,3 @@ def test_a_kept_result_says_only_what_differs_from_the_defaults():
             about = json.loads(str(arrays["about"]))
         assert all(value != getattr(GPTConfig, key) for key, value in about["model"].items())
         assert not about["settings"].items() & vars(line.config).items()
-
-
-def test_a_run_is_added_to_the_list_once(trained, tmp_path, monkeypatch):
-    shutil.copytree(trained("rope"), tmp_path / "out/mine")
-    monkeypatch.setattr(runs, "RUNS", tmp_path / "runs.csv")
-    runs.RUNS.write_text("piece,name,seed,tuning_loss\nbaseline,rope,1,1.5\n")
-    for _ in range(2):
-        runs.main([tmp_path / "out/mine"])
-    added = runs.read_runs()["baseline", "mine", "1337"]
-    assert set(added) == {"piece", "name", "seed", "tuning_loss"} and 0 < float(added["tuning_loss"]) < 10
-    assert list(runs.read_runs()) == [("baseline", "mine", "1337"), ("baseline", "rope", "1")]
