@@ -6,7 +6,6 @@ run folders and are not repeated; after Ctrl-C, the same command resumes. Protoc
 
 """
 
-import dataclasses
 import inspect
 import io
 import json
@@ -70,11 +69,6 @@ class EvalConfig(Overrides):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
-        for f in dataclasses.fields(self):
-            readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
-            if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
-                others = ", ".join(readers)
-                raise ValueError(f"--protocol={self.protocol} has no option --{f.name}; these have: {others}")
 
     def changes(self):
         """What this evaluation changes in the trained models, in words."""

@@ -171,8 +171,8 @@ def protocol_of(name, n_tokens, trained=16, **settings):
     from eval_length import EvalConfig
     from evaluation.protocols import PROTOCOLS
 
-    options = PROTOCOLS[name].options
-    settings = {key: value for key, value in settings.items() if key != "block_tokens" or key in options}
+    if not PROTOCOLS[name].has_block_tokens:
+        settings.pop("block_tokens", None)
     return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {trained}, n_tokens)
 
 
