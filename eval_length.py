@@ -31,7 +31,7 @@ from run.device import pick_device, pick_dtype
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
-CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position", "sinks")  # of the trained models
+CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position")  # of the trained models
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class EvalConfig(Overrides):
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
     blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position, entropy 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
-    sinks: int = 0  # with --window: the first keys that stay visible beside it (StreamingLLM)
     max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
     threshold: float = 0.1  # nats that Δ exceeds, by more than its ±, at the breakdown length L*; flat is below half
     dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
@@ -61,7 +60,7 @@ class EvalConfig(Overrides):
             raise ValueError(f"keep={self.keep!r} is a line: name its folder, --keep={Path(self.keep).parent}")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position", "sinks")
+        config.at_least(0, self, "seed", "blocks", "block_tokens", "threshold", "max_position")
         for f in dataclasses.fields(self):
             readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
             if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
@@ -171,7 +170,7 @@ def check(cfg, protocol, dataset, run, targets):
         return
     changed = run.under(cfg, protocol.longest)
     if cfg.max_position:
-        changed.check_gaps(cfg.max_position)
+        changed.check_positions(cfg.max_position, with_gaps=True)
     if cfg.keep:
         steps = run.settings.get("max_iters", 0)
         if steps and (last := load_checkpoint(run.folder, "latest").step) < steps:

@@ -14,15 +14,15 @@ def attention_scores(model, idx, last=None):
     them as queries (None: all): (B, H, last, T). Also yields whether each query sees each key: (last, T)."""
     T = idx.size(1)
     x, layers = model.enter(idx)
-    for block, positions, window in layers:
+    for block, positions in zip(model.transformer.h, layers, strict=True):
         q, k, _ = block.attn.project(block.ln_1(x), positions, {})
         queries = slice(-(last or T), None)
-        q, asked = q[:, :, queries], positions.part(queries, slice(None))
+        q, asked = q[:, :, queries], positions.part(queries)
         scores = q @ k.mT / math.sqrt(model.config.n_embd // model.config.n_head)
         if asked.biased:
-            scores = scores + asked.bias(q, k, block.attn.layer)
-        yield scores, asked.visible(window or T)
-        x = block(x, positions, window, None, T)
+            scores = scores + asked.bias(q, k)
+        yield scores, asked.visible()
+        x = block(x, positions)
 
 
 def attention_entropy(model, idx, last):

@@ -98,6 +98,7 @@ def load_line(path):
         about, ends, documents = json.loads(str(arrays.pop("about"))), arrays.pop("ends"), arrays.pop("documents")
         if not are_losses(arrays.values(), len(about["runs"]), len(ends)):
             raise ValueError("invalid losses")
+        about["model"].pop("sinks", None)
         config = GPTConfig(**checked(GPTConfig, about["model"], path))
         for i, run in enumerate(about["runs"]):
             found = {name: a[i].astype(float) for name, a in arrays.items()} | {"ends": ends, "documents": documents}

@@ -106,7 +106,7 @@ class Checkpoint:
 
     def under(self, overrides, length):
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
-        c, new = self.config, {"sinks": getattr(overrides, "sinks", 0)}  # of an evaluation only
+        c, new = self.config, {}
         if overrides.window is not None:
             new |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
         if overrides.rope_theta is not None:

@@ -106,11 +106,11 @@ def peak_memory(action, device):
 def measure(model, idx, rounds, device):
     """The seconds and the peak memory of the first layer's attention over idx (1, T), and the peak memory of a step."""
     with torch.no_grad():
-        x, [(block, positions, window), *_] = model.enter(idx)
+        x, layers = model.enter(idx)
     x = x.detach().requires_grad_()
 
     def attention():
-        block.attn(x, positions, window, None, idx.size(1)).sum().backward()
+        model.transformer.h[0].attn(x, layers[0]).sum().backward()
 
     timer = Timer("attention()", globals={"attention": attention}, num_threads=torch.get_num_threads())
     seconds = timer.timeit(rounds).mean
