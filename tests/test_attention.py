@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_model import RELATIVE, build
+from conftest import RELATIVE, build
 from test_protocols import measured, protocol_of
 
 import data

@@ -203,8 +203,8 @@ def test_a_kept_line_of_other_targets_or_with_damage_is_refused(runs, trained, t
     for more in ("--window=4", "--max_position=300"):
         with pytest.raises(ValueError, match=f"{line} stays as it was measured"):
             E.main([line, alibi, *flags(tmp_path), more])
-    E.main([str(runs / "rope"), *flags(tmp_path), "--window=8", "--sinks=2", f"--keep={folder}"])
-    E.main([f"{folder}/rope-window8-sinks2", line, *flags(tmp_path)])
+    E.main([str(runs / "rope"), *flags(tmp_path), "--window=8", f"--keep={folder}"])
+    E.main([f"{folder}/rope-window8", line, *flags(tmp_path)])
     name = str(tmp_path / "other")
     prepare.main([str(write_texts(tmp_path / "texts", n=11)), f"--name={name}", "--glob=*"])
     with pytest.raises(ValueError, match=f"{line} was measured on another text"):

@@ -5,8 +5,8 @@ import os
 
 import pytest
 import torch
+from conftest import build
 from test_data import tokenizer_json
-from test_model import build
 
 from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, named_tokenizer
 from model import GPT, GPTConfig, scheme_names

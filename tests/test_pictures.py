@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_model import build
+from conftest import build
 
 from docs import pictures
 from evaluation.pictures import COLORS, scheme_styles, spread
