@@ -29,7 +29,7 @@ MISTAKES = [
     (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0 must be above 0"),
     (train.main, "--pos_scheme=cope --pos_options=p_max=1.5", "p_max=1.5 must be a whole number of at least 1"),
     (train.main, "--rope_scaling=yarn", "rope_scaling is an option of pos_scheme rope and ssmax, not of learnable"),
-    (train.main, "--max_position=300", "learnable positions are defined for 128 tokens, not for 300"),
+    (train.main, "--max_position=300", "learnable positions are defined for 16 tokens, not for 300"),
     (train.main, "--pos_scheme=transformer_xl --max_position=300", "transformer_xl cannot take positions with gaps below 300"),
     (train.main, "--pos_scheme=rope --rope_factor=4", "rope_factor=4.0 does nothing without rope_scaling"),
     (train.main, "--pos_scheme=rope --rope_fraction=.1", "rope_fraction=0.1 must be at most 1, and turn one of 4 pairs"),
