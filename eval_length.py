@@ -104,7 +104,7 @@ def line_of(cfg, protocol, dataset, blocks, runs):
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
     model = runs[0].config_with(cfg, protocol.longest)
     if cfg.max_position:
-        model.check_gaps(cfg.max_position)
+        model.check_positions(cfg.max_position, with_gaps=True)
     measured_model = asdict(model)
     where = machine()
     trained_with = shared_settings(runs[0].settings)

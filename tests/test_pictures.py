@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_model import build
+from conftest import build
 
 from benchmark.pictures import draw_seeing
 from evaluation.pictures import COLORS, scheme_styles, spread
