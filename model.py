@@ -769,7 +769,7 @@ def check_config(c):
     if "0" in c.pos_pattern and scheme.embed is not PositionScheme.embed:
         raise ValueError(f"pos_pattern={c.pos_pattern!r}: {c.pos_scheme} acts on the embedding only")
     reserved = {name for cls in SCHEMES.values() for name in cls.reads}
-    for name in sorted(reserved):
+    for name in sorted(reserved, reverse=True):  # rope_scaling before rope_factor
         if name not in scheme.reads and getattr(c, name) != getattr(GPTConfig, name):
             readers = " and ".join(other for other in scheme_names() if name in find_scheme(other).reads)
             raise ValueError(f"{name} is an option of pos_scheme {readers}, not of {c.pos_scheme}")
