@@ -7,7 +7,6 @@ run folders and are not repeated; after Ctrl-C, the same command resumes. Protoc
 """
 
 import inspect
-import io
 import json
 import time
 from dataclasses import asdict, dataclass
@@ -21,19 +20,18 @@ import data
 from evaluation import recall  # noqa: F401  (it registers its protocol)
 from evaluation.lines import (
     Line,
-    differing_settings,
     group_seeds,
     is_line,
     line_path,
-    machine,
     measured_before,
-    shared_settings,
+    note_differences,
     without_seed,
+    write_arrays,
 )
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, draw, print_report, result_of, write_numbers
 from evaluation.windows import Scorer
-from model import find_scheme
+from model import PositionScheme, find_scheme
 from run import files, tracking
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
@@ -95,53 +93,48 @@ def open_runs(cfg):
     return runs, kept, dataset
 
 
-def line_of(cfg, protocol, dataset, blocks, runs):
-    """The Line of runs that differ only in their seed, without its losses. ValueError if they cannot be measured as cfg
-    asks."""
-    for run in runs:
+def check_runs(cfg, protocol, runs):
+    """ValueError if a run cannot be measured, or kept, as cfg asks."""
+    for run in runs.values():
+        model = run.config_with(cfg, protocol.longest)
+        if cfg.max_position:
+            model.check_positions(cfg.max_position, with_gaps=True)
         steps = run.settings.get("max_iters", 0)
         if run.step < steps:
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
-    model = runs[0].config_with(cfg, protocol.longest)
-    if cfg.max_position:
-        model.check_positions(cfg.max_position, with_gaps=True)
-    measured_model = asdict(model)
-    where = machine()
-    trained_with = shared_settings(runs[0].settings)
-    return Line(
-        config=model,
-        settings={key: value for key, value in trained_with.items() if measured_model.get(key, ()) != value},
-        dataset_hash=dataset.hash,
-        measured=protocol.settings(),
-        runs=[
-            {
-                "seed": run.settings.get("seed"),
-                "step": run.step,
-                "tuning_loss": run.best_val_loss,
-                "checkpoint": run.hash,
-                "machine": where,
-            }
-            for run in runs
-        ],
-        blocks=blocks,
-    )
-
-
-def check_keep(cfg, name, line, runs):
-    """The path where --keep writes a line. ValueError if it cannot be kept."""
-    for run in runs:
+        if not cfg.keep:
+            continue
         if not run.settings:
             raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
-        steps = run.settings["max_iters"]
         last = load_checkpoint(run.folder, "latest").step
         if last < steps:
             raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
+
+
+def check_kept(cfg, protocol, blocks, kept):
+    """ValueError if a kept result does not answer what cfg asks."""
+    flags = " ".join(f"--{change}" for change in cfg.changes())
+    for line in kept.values():
+        if flags:
+            raise ValueError(f"{line.path} is a kept result: to measure with {flags}, name its run folders")
+        line.check_measured(protocol, blocks)
+
+
+def path_to_keep(cfg, name, runs):
+    """Where --keep writes the line of runs with this name. ValueError if the file there has further seeds."""
     path = line_path(cfg.keep, without_seed(Path(name).name, runs[0].settings), cfg.changes())
     if is_line(path):
-        missing = {run["seed"] for run in Line.read(path).runs} - {run["seed"] for run in line.runs}
+        missing = {run["seed"] for run in Line.read(path).runs} - {run.settings["seed"] for run in runs}
         if missing:
             raise ValueError(f"{path}.npz also has seed {min(missing)}: name the runs of all its seeds")
     return path
+
+
+def scheme_source(name):
+    """The source of the modules that define a scheme. Losses that were measured with another one are not its own."""
+    classes = find_scheme(name).__mro__
+    modules = [inspect.getmodule(cls) for cls in classes[: classes.index(PositionScheme)]]
+    return [inspect.getsource(module) for module in modules]
 
 
 def measure(cfg, protocol, run, dataset, blocks):
@@ -150,14 +143,13 @@ def measure(cfg, protocol, run, dataset, blocks):
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
     trained = run.config.block_size
-    code = inspect.getmodule(find_scheme(run.config.pos_scheme)), type(protocol)  # either may have been edited
-    inputs = protocol.settings() | {  # everything that the values depend on
-        "lengths": protocol.longest,
+    inputs = {  # all that the losses depend on; one file serves any lengths up to the longest
+        "protocol": protocol.settings() | {"lengths": protocol.longest},
         "checkpoint": run.hash,
         "dataset": dataset.hash,
         "dtype": str(dtype),
-        "overrides": [getattr(cfg, name) for name in CHANGES],
-        "code": [inspect.getsource(part) for part in code],
+        "changes": cfg.changes(),
+        "scheme": scheme_source(run.config.pos_scheme),
     }
     path = run.folder / f"{protocol.stem}-{files.json_hash(inputs)[:12]}.npz"
     arrays = measured_before(path, len(blocks.ends))
@@ -172,29 +164,26 @@ def measure(cfg, protocol, run, dataset, blocks):
         for job, length in missing.items():
             model.override(run.config_with(cfg, length))
             arrays |= protocol.measure(job, length, scorer, blocks, trained)
-            places = {"ends": blocks.ends, "documents": blocks.documents}
-            np.savez(file := io.BytesIO(), key=json.dumps(inputs), **places, **arrays)
-            files.write(path, file.getvalue())
+            write_arrays(path, blocks, arrays, inputs=json.dumps(inputs))
     return arrays, True
 
 
-def measure_lines(cfg, protocol, lines, groups, dataset, blocks):
-    """Gives each line the losses of its runs, {name of the line: {name: Checkpoint}}. Returns whether anything was
-    computed."""
+def measure_line(cfg, protocol, dataset, blocks, runs):
+    """The Line of runs {name: Checkpoint} that differ only in their seed, and whether anything was computed."""
+    measured = []
     is_new = False
-    for line, runs in groups.items():
-        measured = []
-        for name, run in runs.items():
-            start = time.perf_counter()
-            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
-                arrays, computed = measure(cfg, protocol, run, dataset, blocks)
-            took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
-            print(f"{name}: {took}", flush=True)
-            measured.append(arrays)
-            is_new |= computed
-        jobs = set.intersection(*map(set, measured))
-        lines[line].arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
-    return is_new
+    for name, run in runs.items():
+        start = time.perf_counter()
+        with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+            arrays, computed = measure(cfg, protocol, run, dataset, blocks)
+        took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
+        print(f"{name}: {took}", flush=True)
+        measured.append(arrays)
+        is_new |= computed
+    jobs = set.intersection(*map(set, measured))
+    arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
+    model = next(iter(runs.values())).config_with(cfg, protocol.longest)
+    return Line.of_runs([*runs.values()], model, protocol, dataset, blocks, arrays), is_new
 
 
 def publish(cfg, protocol, dataset, group, results, picture):
@@ -215,34 +204,25 @@ def main(argv):
     runs, kept, dataset = open_runs(cfg)
     training_lengths = {item.config.block_size for item in (runs | kept).values()}
     protocol = PROTOCOLS[cfg.protocol](cfg, training_lengths, len(dataset.val.tokens))
+    blocks = protocol.choose_blocks(dataset)
 
     # mistakes are reported before anything is measured
-    blocks = protocol.choose_blocks(dataset)
-    for line in kept.values():
-        if cfg.changes():
-            flags = " ".join(f"--{change}" for change in cfg.changes())
-            raise ValueError(f"{line.path} is a kept result: to measure with {flags}, name its run folders")
-        line.check_measured(protocol, blocks)
+    check_runs(cfg, protocol, runs)
+    check_kept(cfg, protocol, blocks, kept)
     groups = group_seeds(runs)
-    lines = {name: line_of(cfg, protocol, dataset, blocks, [*group.values()]) for name, group in groups.items()}
-    paths = {}
-    beside = dict(kept)
-    if cfg.keep:
-        paths = {name: check_keep(cfg, name, lines[name], [*group.values()]) for name, group in groups.items()}
-        beside |= {path.stem: Line.read(path) for path in sorted(Path(cfg.keep).glob("*.npz"))}
+    paths = {name: path_to_keep(cfg, name, [*group.values()]) for name, group in groups.items()} if cfg.keep else {}
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
-    if differences := differing_settings(lines or kept, beside):
-        print(f"note: besides scheme and seed, these runs differ in {differences}")
+    note_differences(runs, kept, cfg.keep)
 
     try:
-        is_new = measure_lines(cfg, protocol, lines, groups, dataset, blocks)
+        measured = {name: measure_line(cfg, protocol, dataset, blocks, group) for name, group in groups.items()}
     except KeyboardInterrupt:
         print("\nstopped; finished measurements are saved, and the same command resumes", flush=True)
         raise
+    lines = {name: line for name, (line, _) in measured.items()} | kept
+    results = {name: result_of(protocol, line) for name, line in lines.items()}
 
     # show, keep, draw and log
-    lines |= kept
-    results = {name: result_of(protocol, line) for name, line in lines.items()}
     print_report(protocol, lines, results, dataset, blocks)
     for name, path in paths.items():
         lines[name].write(path)
@@ -254,8 +234,9 @@ def main(argv):
     write_numbers(base.with_suffix(".json"), inputs, protocol, results, dataset, blocks)
     draw(protocol, results, "; ".join([f"text: {dataset.name}", *cfg.changes()])).savefig(base.with_suffix(".png"))
     print(f"picture   {base}.png\nnumbers   {base}.json; the losses of each block: .npz files in the run folders")
-    if is_new:
-        publish(cfg, protocol, dataset, next(iter(runs.values())).settings.get("wandb_group"), results, f"{base}.png")
+    if any(is_new for _, is_new in measured.values()):
+        group = next(iter(runs.values())).settings.get("wandb_group")
+        publish(cfg, protocol, dataset, group, results, f"{base}.png")
     return 0
 
 

@@ -15,7 +15,7 @@ def draw_seeing():
     ends = []
     for style, name in zip(scheme_styles(names), names, strict=True):
         found, n_models = recall_of(name)
-        _, rise, width, _ = rise_of(lines[name])
+        _, rise, width = rise_of(lines[name])
         share = found.mean()
         spread = [[share - found.min()], [found.max() - share]]
         axes.errorbar(share, rise, width, spread, elinewidth=0.8, **style | {"linestyle": "none"})

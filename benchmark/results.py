@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.lines import Line
-from evaluation.statistics import interval, rise, verdict
+from evaluation.protocols import signed
+from evaluation.statistics import FLAT, interval, rise, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -49,7 +50,7 @@ class Value:
     seeds: int  # the fewest of the lines in it
 
     def __str__(self):
-        return f"{self.mean:+.3f}" + ("" if np.isnan(self.width) else f" ±{self.width:.3f}")
+        return signed(self.mean, self.width)
 
 
 def value_of(expression, folder="."):
@@ -86,17 +87,16 @@ def value_of(expression, folder="."):
 
 
 def rise_of(line):
-    """`rise` of a line, from its training length on."""
-    losses = {n: array for n, array in losses_of(line).items() if n >= 1}
-    return rise(losses, line.blocks.documents)
+    """`rise` of a line: its best length in multiples of the training length, the rise, and its ±."""
+    return rise(losses_of(line), 1, line.blocks.documents)
 
 
-def verdicts(line, flat):
+def verdicts(line, flat=FLAT):
     """How many of its models are flat, undecided, and rise, each judged by itself."""
-    losses = {n: array for n, array in losses_of(line).items() if n >= 1}
     words = []
     for i in range(len(line.runs)):
-        _, mean, width, _ = rise({n: array[[i]] for n, array in losses.items()}, line.blocks.documents)
+        losses = {n: array[[i]] for n, array in losses_of(line).items()}
+        _, mean, width = rise(losses, 1, line.blocks.documents)
         words.append(verdict(mean, width, flat))
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import ROOT, SETTINGS, Value, losses_of, read_lines, recall_of, rise_of, value_of, verdicts
+from benchmark.results import ROOT, SETTINGS, losses_of, read_lines, recall_of, rise_of, value_of, verdicts
 from evaluation.lines import Line
-from evaluation.statistics import FLAT
+from evaluation.protocols import signed
+from evaluation.statistics import verdict
 
 PAGES = (
     "README.md",
@@ -48,13 +49,13 @@ def shares(name):
     return f"{found.mean():.0%}, {found.min():.0%} to {found.max():.0%} ({len(found)} of {n_models})"
 
 
-def counts(name, flat, folders):
+def counts(name, folders):
     """How many models are flat, undecided, and rise, over the settings in which a line was measured."""
     total = np.zeros(3, int)
     for folder in folders:
         path = ROOT / "benchmark" / folder / f"{name}.npz"
         if path.exists():
-            total += verdicts(Line.read(path), flat)
+            total += verdicts(Line.read(path))
     return " / ".join(map(str, total))
 
 
@@ -67,9 +68,9 @@ def choice(names):
             f"`{name}`",
             loss_at(line, 1),
             loss_at(line, 16),
-            str(Value(*rise_of(line)[1:3], len(line.runs))),
+            signed(*rise_of(line)[1:]),
             shares(name),
-            counts(name, FLAT, SETTINGS),
+            counts(name, SETTINGS),
         ])  # fmt: skip
     return markdown(["", "loss at 1×", "loss at 16×", "rise", "far facts found", "flat / undecided / rise"], rows)
 
@@ -104,9 +105,11 @@ def kinds(folder="."):
         losses = losses_of(line)
         if max(losses) == 1:
             continue
-        best, mean, width, word = rise_of(line)
+        best, mean, width = rise_of(line)
         models = [" / ".join(map(str, verdicts(line, flat))) for flat in (0.03, 0.05, 0.1)]
-        rows.append([f"`{name}`", loss_at(line, 0.25), f"{best:g}×", str(Value(mean, width, 0)), word, *models])
+        rows.append(
+            [f"`{name}`", loss_at(line, 0.25), f"{best:g}×", signed(mean, width), verdict(mean, width), *models]
+        )
     return markdown(
         ["", "loss at 1/4×", "best at", "rise to the longest", "verdict", "at 0.03", "at 0.05", "at 0.1"], rows
     )
@@ -143,7 +146,7 @@ def grid(*expressions):
 def models(names):
     """How many models of each line are flat, undecided, and rise, by setting."""
     names = names.split(",")
-    rows = [[words, *(counts(name, FLAT, [folder]) for name in names)] for folder, words in SETTINGS.items()]
+    rows = [[words, *(counts(name, [folder]) for name in names)] for folder, words in SETTINGS.items()]
     return markdown(["", *(f"`{name}`" for name in names)], rows)
 
 
@@ -167,13 +170,13 @@ def cards(*given):
     separated by semicolons, the one that is farthest from passing counts."""
     rows = []
     for card in given:
-        number, expressions, kind, limit = re.fullmatch(r"(\w+): (.+) (<|>|within) (\S+)", card).groups()
+        number, expressions, kind, text = re.fullmatch(r"(\w+): (.+) (<|>|within) (\S+)", card).groups()
+        limit = float(text)
         tested = []
         for expression in expressions.split("; "):
             value = value_of(expression)
-            distance = {"<": -value.mean, ">": value.mean, "within": -abs(value.mean)}[kind]
-            margin = distance + (-float(limit) if kind == ">" else float(limit))
-            row = [f"`{expression}` {kind} {limit}", str(value.seeds), str(value)]
+            margin = {"<": limit - value.mean, ">": value.mean - limit, "within": limit - abs(value.mean)}[kind]
+            row = [f"`{expression}` {kind} {text}", str(value.seeds), str(value)]
             tested.append((margin / value.width, row))
         clearance, row = min(tested)
         outcome = "pass" if clearance > 1 else "fail" if clearance < -1 else "undecided"

@@ -68,6 +68,25 @@ class Line:
             raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
 
     @classmethod
+    def of_runs(cls, runs, model, protocol, dataset, blocks, arrays):
+        """The line of Checkpoints that differ only in their seed, measured with the config `model`."""
+        config = asdict(model)
+        settings = shared_settings(runs[0].settings)
+        where = machine()
+        seeds = [
+            {
+                "seed": run.settings.get("seed"),
+                "step": run.step,
+                "tuning_loss": run.best_val_loss,
+                "checkpoint": run.hash,
+                "machine": where,
+            }
+            for run in runs
+        ]
+        further = {key: value for key, value in settings.items() if key not in config or config[key] != value}
+        return cls(model, further, dataset.hash, protocol.settings(), seeds, blocks, arrays)
+
+    @classmethod
     def read(cls, path):
         """The line in a file. ValueError if it is damaged."""
         path = str(path).removesuffix(".npz")
@@ -95,9 +114,7 @@ class Line:
             "runs": self.runs,
         }
         arrays = {name: values.astype(np.float32) for name, values in self.arrays.items()}
-        places = {"ends": self.blocks.ends, "documents": self.blocks.documents}
-        np.savez_compressed(file := io.BytesIO(), about=json.dumps(about), **places, **arrays)
-        files.write(Path(f"{path}.npz"), file.getvalue())
+        write_arrays(Path(f"{path}.npz"), self.blocks, arrays, about=json.dumps(about))
 
 
 def is_line(path):
@@ -143,15 +160,19 @@ def without_seed(name, settings):
 def group_seeds(runs):
     """{name of a line: {name: Checkpoint}} of runs {name: Checkpoint}. Runs that differ only in their seed are one
     line, named without it. A second run with the same seed, and a model from other code, are lines of their own."""
-    groups = {}  # experiment, or the name of a single run -> {seed: name}
+    groups = []  # (experiment, {seed: name})
     for name, run in runs.items():
-        key = json.dumps(experiment(run.settings, run.dataset_hash, run.history), sort_keys=True)
+        key = experiment(run.settings, run.dataset_hash, run.history)
         seed = run.settings.get("seed")
-        if not run.settings or seed in groups.get(key, {}):
-            key = name
-        groups.setdefault(key, {})[seed] = name
+        for other, by_seed in groups:
+            if run.settings and other == key and seed not in by_seed:
+                by_seed[seed] = name
+                break
+        else:
+            groups.append((key, {seed: name}))
     lines = {}
-    for names in map(list, map(dict.values, groups.values())):
+    for _, by_seed in groups:
+        names = list(by_seed.values())
         line = min(names, key=len)
         short = without_seed(line, runs[line].settings)
         if len(names) > 1 and short not in {*runs, *lines}:
@@ -160,20 +181,25 @@ def group_seeds(runs):
     return lines
 
 
-def differing_settings(lines, beside):
-    """The settings besides scheme and seed in which one of the lines differs from most, in words: "max_iters: 850 in
-    most, 100 in t5". `beside`: other lines that count as well."""
+def note_differences(runs, kept, folder):
+    """Says in which settings besides scheme and seed one of the runs (or, without runs, of the kept results) differs
+    from most, counting kept results and those in `folder`."""
+    beside = dict(kept)
+    if folder:
+        beside |= {path.stem: Line.read(path) for path in sorted(Path(folder).glob("*.npz"))}
+    known = {name: asdict(line.config) | line.settings for name, line in beside.items()}
+    known |= {name: asdict(run.config) | shared_settings(run.settings) for name, run in runs.items()}
     expected = {"vocab_size", "pos_scheme", "pos_options"}
     expected.update(name for scheme in SCHEMES.values() for name in scheme.reads)
-    known = {name: asdict(line.config) | line.settings for name, line in (beside | lines).items()}
     differences = []
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
         values = {name: str(settings[key]) for name, settings in known.items()}
         [(common, _)] = Counter(values.values()).most_common(1)
-        others = [f"{values[name] or repr('')} in {name}" for name in lines if values[name] != common]
+        others = [f"{values[name] or repr('')} in {name}" for name in runs or kept if values[name] != common]
         if others:
             differences.append(f"{key}: {common or repr('')} in most, {', '.join(others)}")
-    return "; ".join(differences)
+    if differences:
+        print(f"note: besides scheme and seed, these runs differ in {'; '.join(differences)}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -198,12 +224,20 @@ def measured_before(path, n_blocks):
     ValueError if it is damaged."""
     if not path.exists():
         return {}
-    with contextlib.suppress(ValueError):
+    try:
         arrays = read_arrays(path)
-        losses = {name: values for name, values in arrays.items() if name not in ("key", "ends", "documents")}
-        if are_losses(losses.values(), n_blocks):
-            return losses
-    raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
+    except ValueError:
+        arrays = {}
+    losses = {name: values for name, values in arrays.items() if name not in ("inputs", "ends", "documents")}
+    if not losses or not are_losses(losses.values(), n_blocks):
+        raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
+    return losses
+
+
+def write_arrays(path, blocks, arrays, **about):
+    """Writes an .npz file with arrays by name, the place of each block, and texts about them."""
+    np.savez_compressed(file := io.BytesIO(), **about, ends=blocks.ends, documents=blocks.documents, **arrays)
+    files.write(path, file.getvalue())
 
 
 def machine():

@@ -21,7 +21,7 @@ class Protocol:
     question = ""  # what it answers: for --help, and the title of the picture
     has_block_tokens = True  # may a user choose the tokens of a block?
     default_blocks = 256
-    block_share = 4  # a block is at most this share of the shortest length: a quarter
+    blocks_in_shortest = 4  # at least so many blocks have room in the shortest length
     default_block_tokens = 8
     column = "context"  # the title of the table's first column
     axis = "context length (tokens)"  # of the picture
@@ -55,9 +55,9 @@ class Protocol:
 
     def choose_block_tokens(self, given):
         """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
-        largest = self.lengths[0] // self.block_share
+        largest = self.lengths[0] // self.blocks_in_shortest
         if largest < max(1, given):
-            least = self.block_share * max(1, given)
+            least = self.blocks_in_shortest * max(1, given)
             raise ValueError(f"block_tokens={given}: the shortest length, {self.lengths[0]}, must be at least {least}")
         return given or min(self.default_block_tokens, largest)
 
@@ -156,7 +156,7 @@ class Fixed(Protocol, name="fixed", stem="length"):
 class Sliding(Protocol, name="sliding"):
     question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
-    block_share = 1
+    blocks_in_shortest = 1
     default_block_tokens = np.inf  # the shortest length; a block has STRIDES windows, one stride apart
     targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
 

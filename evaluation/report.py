@@ -8,7 +8,7 @@ import numpy as np
 
 from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
 from evaluation.protocols import signed
-from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise
+from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
 from run import files
 
 
@@ -29,10 +29,11 @@ def result_of(protocol, line):
         "values": values,
     }
     if protocol.ranked:
-        losses = {n: array for n, array in protocol.losses(line.arrays).items() if n >= line.trained}
+        losses = protocol.losses(line.arrays)
         if protocol.shown()[-1] in losses:
-            best, mean, width, verdict = rise(losses, line.blocks.documents)
-            result["rise"] = {"from": best, "mean": float(mean), "width": float(width), "verdict": verdict}
+            best, mean, width = rise(losses, line.trained, line.blocks.documents)
+            words = verdict(mean, width)
+            result["rise"] = {"from": best, "mean": float(mean), "width": float(width), "verdict": words}
     return result
 
 
@@ -60,7 +61,7 @@ def side_by_side(first, parts):
 
 
 def table(protocol, results):
-    """A row for each length, and for each line the columns of the protocol."""
+    """A row for each length, and beside each other, for each result, the columns of the protocol."""
     lengths = protocol.shown()
     first = aligned([[protocol.column], *([f"{n:,}"] for n in lengths)])
     parts = []
@@ -100,10 +101,10 @@ def ranking(protocol, lines, results):
     rows = [["", "seeds", f"loss at {lengths}", "minus first", f"loss at {last:,}", "minus first", "rise", ""]]
     for name in order:
         row = [name, str(len(lines[name].runs)), *cells(name, lines[name].trained), *cells(name, last)]
-        if "rise" in results[name]:
-            rise = results[name]["rise"]
-            origin = f" from {rise['from']:,}" if rise["verdict"] == "rises" else ""
-            row += [signed(rise["mean"], rise["width"]), rise["verdict"] + origin]
+        risen = results[name].get("rise")
+        if risen:
+            origin = f" from {risen['from']:,}" if risen["verdict"] == "rises" else ""
+            row += [signed(risen["mean"], risen["width"]), risen["verdict"] + origin]
         else:
             row += ["—", "undefined"]
         rows.append(row)
@@ -132,11 +133,12 @@ def print_report(protocol, lines, results, dataset, blocks):
 def write_numbers(path, inputs, protocol, results, dataset, blocks):
     """Writes all results as JSON. Undefined values are null. inputs: the runs and settings, which tell these numbers
     from others."""
-    for result in results.values():
-        for values in result["values"].values():
-            values |= {n: values.get(n) for n in protocol.shown()}
+    runs = {}
+    for name, result in results.items():
+        values = {key: {n: by_length.get(n) for n in protocol.shown()} for key, by_length in result["values"].items()}
+        runs[name] = result | {"values": values}
     text = {"name": dataset.name, "hash": dataset.hash, "crossing": blocks.crossing}
-    content = {"inputs": inputs, **protocol.settings(), "text": text, "runs": results}
+    content = {"inputs": inputs, **protocol.settings(), "text": text, "runs": runs}
     no_nan = json.loads(json.dumps(content), parse_constant=lambda name: None)
     files.write(path, json.dumps(no_nan, indent=1))
 
@@ -174,7 +176,7 @@ def draw_panel(axes, protocol, results, key, thin):
         symlog(axes)
     labels = []
     for style, (name, result) in zip(styles, results.items(), strict=True):
-        values = {n: value for n, value in result["values"][key].items() if value}
+        values = result["values"][key]
         lengths = list(values)
         means = [value["mean"] for value in values.values()]
         is_whole = shown[-1] in values
@@ -207,10 +209,9 @@ def charts(protocol, results, picture, x):
     for name, result in results.items():
         about = {key: value for key, value in result.items() if key != "values"}
         rows = []
-        for key in {*protocol.panels, next(iter(protocol.columns))}:
+        for key in dict.fromkeys([*protocol.panels, *list(protocol.columns)[:1]]):
             for n, value in result["values"][key].items():
-                if value:
-                    rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
+                rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
         runs[name] = about, rows
     _, rows = next(iter(runs.values()))
     rows.append({"image": {f"{protocol.stem}/picture": str(picture)}})

@@ -13,18 +13,26 @@ def t_quantile(df):
     """The value that Student's |t| with df degrees of freedom exceeds with probability 5%."""
     df = min(df, 1000.0)  # beyond, the quantiles hardly change
     angles, step = np.linspace(0, np.pi / 2, 20_001, retstep=True)
-    density = np.cos(angles[1:] - step / 2) ** (df - 1)  # of the angle, where t = sqrt(df)·tan(angle)
+    density = np.cos(angles[1:] - step / 2) ** (df - 1)  # of the angle arctan(t / sqrt(df))
     below = np.append(0, np.cumsum(density))
     return np.sqrt(df) * np.tan(np.interp(0.95, below / below[-1], angles))
 
 
 def residuals(values, documents):
-    """How far each document moves the mean of values (seeds, blocks): (seeds, documents). They have the jackknife's
-    weights 1/(1 − share): a document with half of the blocks doubles its residual. documents: 0, 1, … of each block."""
+    """How far each document moves the mean of values (seeds, blocks): (seeds, documents). Divided by 1 − its share of
+    the blocks, as in the jackknife: a document with half of them counts double. documents: 0, 1, … of each block."""
     counts = np.bincount(documents)
     sums = np.stack([np.bincount(documents, row) for row in values])
     deviations = sums - counts * values.mean(axis=1, keepdims=True)
     return deviations / counts.mean() / (1 - counts / counts.sum())
+
+
+def interaction_variance(values, documents):
+    """The part of the variance of a mean over (seeds, blocks) that comes from text and seed together."""
+    parts = residuals(values, documents)
+    k, n = parts.shape
+    rest = parts - parts.mean(axis=0) - parts.mean(axis=1, keepdims=True) + parts.mean()
+    return (rest**2).sum() / ((k - 1) * (n - 1) * n * k)
 
 
 def interval(groups, documents):
@@ -40,34 +48,32 @@ def interval(groups, documents):
     n = len(distinct)
     if n < FEWEST_DOCUMENTS:
         return total, np.nan
-    text = 0.0  # the residual of each document, (documents,)
-    interaction = 0.0  # variances of the mean, from here on
-    seed_parts = []  # (variance, degrees of freedom)
-    for values in groups:
-        parts = residuals(values, ids)
-        k = len(parts)
-        text = text + parts.mean(axis=0)
-        if k > 1:
-            seed_parts.append((values.mean(axis=1).var(ddof=1) / k, k - 1))
-            rest = parts - parts.mean(axis=0) - parts.mean(axis=1, keepdims=True) + parts.mean()
-            interaction += (rest**2).sum() / ((k - 1) * (n - 1) * n * k)
-    text = text.var(ddof=1) / n
-    text_width = t_quantile(n - 1) * np.sqrt(text)
-    seeds = sum(variance for variance, _ in seed_parts)
-    if seeds == 0:
+
+    # the text
+    moves = sum(residuals(values, ids).mean(axis=0) for values in groups)  # of each document
+    text_variance = moves.var(ddof=1) / n
+    text_width = t_quantile(n - 1) * np.sqrt(text_variance)
+
+    # the seeds, where there are several
+    repeated = [values for values in groups if len(values) > 1]
+    variances = [values.mean(axis=1).var(ddof=1) / len(values) for values in repeated]
+    if sum(variances) == 0:
         return total, text_width
-    df = seeds**2 / sum(variance**2 / df for variance, df in seed_parts)
-    seed_width = t_quantile(df) * np.sqrt(seeds)
-    text_only = t_quantile(n - 1) * np.sqrt(max(text - interaction, 0))
-    return total, max(text_width, np.hypot(text_only, seed_width))
+    df = sum(variances) ** 2 / sum(v**2 / (len(values) - 1) for v, values in zip(variances, repeated, strict=True))
+    seed_width = t_quantile(df) * np.sqrt(sum(variances))
+
+    # both
+    text_only = text_variance - sum(interaction_variance(values, ids) for values in repeated)
+    width = np.hypot(t_quantile(n - 1) * np.sqrt(max(text_only, 0)), seed_width)
+    return total, max(text_width, width)
 
 
-def rise(losses, documents):
-    """How far the loss has risen at the longest length of `losses`, {length: (seeds, blocks)} from the training length
-    on, above its lowest mean: that length, the rise, its ±, and the verdict on it."""
-    best = min(losses, key=lambda n: losses[n].mean())
+def rise(losses, trained, documents):
+    """How far the loss has risen at the longest length of `losses`, {length: (seeds, blocks)}, above its lowest mean
+    from the training length on: the length of that, the rise, and its ±."""
+    best = min((n for n in losses if n >= trained), key=lambda n: losses[n].mean())
     mean, width = interval([losses[max(losses)] - losses[best]], documents)
-    return best, mean, width, verdict(mean, width)
+    return best, mean, width
 
 
 def verdict(rise, width, flat=FLAT):
@@ -77,8 +83,9 @@ def verdict(rise, width, flat=FLAT):
     return "rises" if rise - width > 0 else "undecided"
 
 
-def wilson(successes, n, z=1.96):
+def wilson(successes, n):
     """Wilson's 95% interval of a proportion (Wilson 1927): (low, high)."""
+    z = 1.96
     p = successes / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))

@@ -118,7 +118,7 @@ def test_losses_in_files_are_read_safely(tmp_path):
     path = tmp_path / "length.npz"
     values = np.arange(8.0)
     assert measured_before(path, 8) == {}
-    whole = archive(key="x", **{"64": values})
+    whole = archive(inputs="x", **{"64": values})
     path.write_bytes(whole)
     assert list(measured_before(path, 8).values()) == [pytest.approx(values)]
     flipped = bytearray(whole)

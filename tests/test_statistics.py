@@ -121,6 +121,7 @@ def test_a_rise_is_measured_from_the_best_length_on():
     documents = np.repeat(np.arange(30), 2)
     text = np.random.default_rng(0).standard_normal((1, 60))
     losses = {n: text + loss for n, loss in {16: 1.0, 32: 0.9, 64: 0.95, 128: 0.96}.items()}
-    best, mean, width, word = rise(losses, documents)
-    assert (best, word) == (32, "rises") and (mean, width) == pytest.approx((0.06, 0))  # the text is paired
-    assert rise({16: losses[16], 32: losses[32]}, documents)[1:] == (0, 0, "flat")
+    best, mean, width = rise(losses, 16, documents)
+    assert best == 32 and (mean, width) == pytest.approx((0.06, 0))  # the text is paired
+    assert rise(losses, 64, documents)[0] == 64
+    assert rise({16: losses[16], 32: losses[32]}, 16, documents) == (32, 0, 0)
