@@ -6,7 +6,6 @@ run folders and are not repeated; after Ctrl-C, the same command resumes. Protoc
 
 """
 
-import dataclasses
 import inspect
 import io
 import json
@@ -70,11 +69,6 @@ class EvalConfig(Overrides):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         config.at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
-        for f in dataclasses.fields(self):
-            readers = [name for name, protocol in PROTOCOLS.items() if f.name in protocol.options]
-            if readers and self.protocol not in readers and getattr(self, f.name) != f.default:
-                others = ", ".join(readers)
-                raise ValueError(f"--protocol={self.protocol} has no option --{f.name}; these have: {others}")
 
     def changes(self):
         """What this evaluation changes in the trained models, in words."""
@@ -110,7 +104,7 @@ def line_of(cfg, protocol, dataset, blocks, runs):
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
     model = runs[0].config_with(cfg, protocol.longest)
     if cfg.max_position:
-        model.check_gaps(cfg.max_position)
+        model.check_positions(cfg.max_position, with_gaps=True)
     measured_model = asdict(model)
     where = machine()
     trained_with = shared_settings(runs[0].settings)

@@ -86,7 +86,7 @@ class TrainConfig(GPTConfig):
         config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
-            self.check_gaps(self.max_position)
+            self.check_positions(self.max_position, with_gaps=True)
         if "0" in self.window_pattern and not self.window:
             raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
         if self.resume and self.overwrite:

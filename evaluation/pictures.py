@@ -64,7 +64,7 @@ def label_ends(axes, ends, apart=0.05, bold=()):
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True)
     heights = [0.02 if end is None else to_axes.transform(end)[1] for *_, end in ends]
-    for (label, color, end), height in zip(ends, spread(np.array(heights), apart), strict=True):
+    for (label, color, end), height in zip(ends, spread(heights, apart), strict=True):
         arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(
             label,
@@ -80,11 +80,14 @@ def label_ends(axes, ends, apart=0.05, bold=()):
         )
 
 
-def spread(wanted, apart):
-    """The places closest, by least squares, to the wanted ones, which descend, if each lies `apart` below the last:
-    an isotonic regression (Barlow et al. 1972), by its min-max formula."""
-    n = len(wanted)
-    shift = apart * np.arange(n)
-    free = wanted + shift
-    best = [min(max(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1)) for i in range(n)]
-    return best - shift
+def spread(heights, apart):
+    """Heights that descend, moved as little as possible so that each lies at least `apart` below the one before: from
+    the top down, and up again from the bottom of the axes."""
+    heights = list(heights)
+    for i in range(1, len(heights)):
+        heights[i] = min(heights[i], heights[i - 1] - apart)
+    floor = 0.0
+    for i in reversed(range(len(heights))):
+        heights[i] = max(heights[i], floor)
+        floor = heights[i] + apart
+    return heights

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from evaluation.statistics import interval
-from evaluation.windows import Blocks, choose_blocks, first_end, foreign, shuffled
+from evaluation.windows import choose_blocks, first_end, foreign, shuffled
 
 STRIDES = 4  # per block, under `sliding`
 
@@ -19,7 +19,7 @@ class Protocol:
     is (blocks,) for one run, and (seeds, blocks) for a line of the table."""
 
     question = ""  # what it answers: for --help, and the title of the picture
-    options = ("block_tokens", "max_position")  # the optional fields of EvalConfig that it reads
+    has_block_tokens = True  # may a user choose the tokens of a block?
     default_blocks = 256
     block_share = 4  # a block is at most this share of the shortest length: a quarter
     default_block_tokens = 8
@@ -46,6 +46,8 @@ class Protocol:
         self.longest = self.lengths[-1]
         if 0 < cfg.max_position < self.longest:
             raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {self.longest}")
+        if cfg.block_tokens and not self.has_block_tokens:
+            raise ValueError(f"--protocol={self.name} has no --block_tokens")
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
         self.stride = len(self.layout(self.longest)[0]) * self.block_tokens
         room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.stride)) // self.stride
@@ -80,11 +82,8 @@ class Protocol:
 
     def choose_blocks(self, dataset):
         """The Blocks that every run is scored on."""
-        before, scored = self.layout(self.longest)
-        ends, documents, crossing = choose_blocks(dataset.val, before.max(), self.stride, self.blocks, self.seed)
-        targets = dataset.val.tokens[ends[:, None] + np.arange(1 - len(before) * scored, 1)].flatten()
-        text = [id for id in targets.tolist() if id != dataset.tokenizer.eot]  # a mark between documents has no bytes
-        return Blocks(ends, documents, crossing, len(dataset.tokenizer.decode_bytes(text)) / len(targets))
+        before, _ = self.layout(self.longest)
+        return choose_blocks(dataset.val, before.max(), self.stride, self.blocks, self.seed)
 
     def jobs(self, trained, limit):
         """What is measured for a run, {name of the array: tokens of context}. trained: its training length. limit: the
@@ -167,7 +166,7 @@ class Sliding(Protocol, name="sliding"):
 
 class NonOverlapping(Protocol, name="nonoverlapping"):
     question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
-    options = ("max_position",)
+    has_block_tokens = False
     default_blocks = 64
     columns = Protocol.columns | {"real": "real"}
     targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
@@ -200,7 +199,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
 
 class Position(Protocol, name="position"):
     question = "the longest windows only: the mean loss at the positions between one length and the next"
-    options = ("max_position",)
+    has_block_tokens = False
     default_blocks = 64
     column = "up to"
     axis = "positions up to"

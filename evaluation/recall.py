@@ -74,7 +74,7 @@ def planted(signs, distances):
 
 class Recall(Protocol, name="recall", stem="recall"):
     question = "for a run on recall_char: how far back in the context does the model find an answer?"
-    options = ("max_position",)
+    has_block_tokens = False
     default_blocks = 200  # questions
     column = "distance ≥"
     axis = "tokens from the fact to the question, at least"

@@ -25,7 +25,6 @@ def result_of(protocol, line):
         "pos_scheme": line.config.pos_scheme,
         "training_length": line.trained,
         "seeds": [run["seed"] for run in line.runs],
-        "steps": [run["step"] for run in line.runs],
         "kept": bool(line.path),
         "values": values,
     }
@@ -133,17 +132,11 @@ def print_report(protocol, lines, results, dataset, blocks):
 def write_numbers(path, inputs, protocol, results, dataset, blocks):
     """Writes all results as JSON. Undefined values are null. inputs: the runs and settings, which tell these numbers
     from others."""
-    text = {
-        "name": dataset.name,
-        "hash": dataset.hash,
-        "documents": len(np.unique(blocks.documents)),
-        "crossing": float(blocks.crossing),
-        "bytes_per_token": float(blocks.bytes_per_token),
-    }
     for result in results.values():
         for values in result["values"].values():
             values |= {n: values.get(n) for n in protocol.shown()}
-    content = {"inputs": inputs} | protocol.settings() | {"text": text, "runs": results}
+    text = {"name": dataset.name, "hash": dataset.hash, "crossing": blocks.crossing}
+    content = {"inputs": inputs, **protocol.settings(), "text": text, "runs": results}
     no_nan = json.loads(json.dumps(content), parse_constant=lambda name: None)
     files.write(path, json.dumps(no_nan, indent=1))
 
@@ -214,13 +207,11 @@ def charts(protocol, results, picture, x):
     for name, result in results.items():
         about = {key: value for key, value in result.items() if key != "values"}
         rows = []
-        for n in protocol.shown():
-            row = {}
-            for key in {*protocol.panels, next(iter(protocol.columns))}:
-                if value := result["values"][key].get(n):
-                    row[f"{protocol.stem}/{key}"] = value["mean"]
-            if row:
-                rows.append({x: n} | row)
+        for key in {*protocol.panels, next(iter(protocol.columns))}:
+            for n, value in result["values"][key].items():
+                if value:
+                    rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
         runs[name] = about, rows
-    next(iter(runs.values()))[1].append({"image": {f"{protocol.stem}/picture": str(picture)}})
+    _, rows = next(iter(runs.values()))
+    rows.append({"image": {f"{protocol.stem}/picture": str(picture)}})
     return runs

@@ -20,7 +20,6 @@ class Blocks:
     ends: np.ndarray  # (blocks,): the place of each block's last target
     documents: np.ndarray  # (blocks,): the document of each block
     crossing: float = 0.0  # the share of blocks whose longest context starts in another document
-    bytes_per_token: float = 1.0  # of the targets
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,9 @@ def first_end(n_tokens, longest, stride):
 
 
 def choose_blocks(split, longest, stride, n, seed):
-    """The ends (n,) and documents (n,) of n blocks of `stride` targets, and the share of contexts that cross documents.
-
-    Blocks are evenly spread over the text past the tuning part and do not overlap. Those that have `longest` tokens of
-    their own document before them come first; contexts cross documents, as they do in training, only if these are
-    fewer than n. ValueError if the text is too short."""
+    """n Blocks of `stride` targets. They are evenly spread over the text past the tuning part and do not overlap. Those
+    that have `longest` tokens of their own document before them come first; contexts cross documents, as they do in
+    training, only if these are fewer than n. ValueError if the text is too short."""
     ends = np.arange(first_end(len(split.tokens), longest, stride), len(split.tokens), stride)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     fits = ends - longest >= split.docs[documents]
@@ -89,7 +86,7 @@ def choose_blocks(split, longest, stride, n, seed):
     inside = spread(np.flatnonzero(fits), min(n, fits.sum()))
     crossing = spread(np.flatnonzero(~fits), n - len(inside))
     chosen = np.sort(np.concatenate([inside, crossing]))
-    return ends[chosen], documents[chosen], len(crossing) / n
+    return Blocks(ends[chosen], documents[chosen], len(crossing) / n)
 
 
 def shuffled(n_kept, seed):

@@ -18,16 +18,9 @@ class FoX(PositionScheme, name="fox"):
     Computed without a mask, as ALiBi is: c_i is constant within a row, so it cancels in the softmax, and −c_j is a
     channel of k, in 16-bit floats the sum of four digits of 8 bits. In float32, the rounding error of a score is that
     of c, about 1e-3 where c reaches 10,000.
-
-    Cost: a training step takes 1.07 × RoPE's time on one core of an Intel Xeon if b = 5, with flash attention and
-    RoPE's memory. With b = 0 it takes 1.20 ×, as CPUs are slow on the tiny weights of forgotten keys.
-
-    Seen (docs/evidence.md, five seeds): loss 1.117 at the training length (RoPE 1.141), Δ at 16 times -0.024 ±0.024;
-    with b = 5: 1.129, -0.020 ±0.015.
     """
 
     options = {"b": 0.0}
-    pairwise = False  # the scores depend on the keys between
     no_decay = ("b",)
 
     def __init__(self, config):
@@ -37,16 +30,22 @@ class FoX(PositionScheme, name="fox"):
 
     def init_weights(self, generator):
         nn.init.normal_(self.w, std=self.config.pos_init, generator=generator)
-        nn.init.constant_(self.b, self.own_options(self.config)["b"])
+        nn.init.constant_(self.b, self.read_options(self.config)["b"])
 
     def rotate(self, q, k, x, prepared, layer, past):
-        wide = torch.promote_types(x.dtype, torch.float32)
+        dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            gates = F.logsigmoid(F.linear(x.to(wide), self.w[layer].to(wide), self.b[layer].to(wide)))
-        c = past.get("c", 0) + gates.cumsum(dim=1)  # (B, T, H)
+            gates = F.linear(x.to(dtype), self.w[layer].to(dtype), self.b[layer].to(dtype))
+            gates = F.logsigmoid(gates)  # (B, T, H)
+        c = past.get("c", 0) + gates.cumsum(dim=1)
         past["c"] = c[:, -1:]
-        left, digits = -c.mT[..., None] * math.sqrt(q.size(-1)), []  # (B, H, T, 1), at least 0
+
+        # −c as one channel, or as four digits
+        rest = -c.mT[..., None] * math.sqrt(q.size(-1))  # (B, H, T, 1), at least 0
+        channels = []
         for unit in (65536, 256, 1) if q.dtype.itemsize < 4 else ():
-            digits.append(left.div(unit, rounding_mode="floor") * unit)
-            left = left - digits[-1]
-        return widen(q, q.new_ones(1, 1, 1, len(digits) + 1)), widen(k, torch.cat((*digits, left), dim=-1))
+            digit = rest.div(unit, rounding_mode="floor") * unit
+            channels.append(digit)
+            rest = rest - digit
+        channels.append(rest)
+        return widen(q, q.new_ones(1, 1, 1, len(channels))), widen(k, torch.cat(channels, dim=-1))

@@ -16,40 +16,48 @@ class T5(PositionScheme, name="t5"):
     because a step of Adam moves a parameter by at most the learning rate, and biases reach several nats.
     """
 
-    n_buckets, max_distance = 32, 128
-    reads, options = ("pos_init",), {"size": 64.0}
+    n_buckets = 32
+    max_distance = 128
+    reads = ("pos_init",)
+    options = {"size": 64.0}
     no_decay = ("table",)
 
     @classmethod
     def check(cls, config):
-        if (size := cls.own_options(config)["size"]) <= 0:
+        size = cls.read_options(config)["size"]
+        if size <= 0:
             raise ValueError(f"pos_options: size={size} must be above 0")
 
     def __init__(self, config):
         super().__init__(config)
         self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
-        self.size, self.last = self.own_options(config)["size"], self.last_bucket(config)
+        self.size = self.read_options(config)["size"]
+        self.last = self.last_bucket(config)
 
     def last_bucket(self, config):
         """The last bucket that training reaches. No untrained bucket is ever used."""
-        return self.bucket(torch.tensor(config.block_size - 1, device="cpu")).item()
+        longest = torch.tensor(config.block_size - 1)
+        return self.bucket(longest).item()
 
     def start_from(self, config):
         last = self.last_bucket(config)
         self.table.data[last + 1 :] = self.table.data[last]
 
-    def bucket(self, n):
-        """The buckets of the distances n, int64."""
+    def bucket(self, distance):
+        """The buckets of these distances, int64."""
         exact = self.n_buckets // 2
-        far = (n.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact) * (self.n_buckets - exact)
-        return torch.where(n < exact, n, (exact + far.long()).clamp(max=self.n_buckets - 1))
+        share = (distance.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact)
+        far = exact + (share * (self.n_buckets - exact)).long()
+        return torch.where(distance < exact, distance, far.clamp(max=self.n_buckets - 1))
 
     def prepare(self, q_pos, k_pos):
         """The bias for the distances 0 … S−1 and for all that have buckets of their own: (≥ S, H)."""
         n = max(len(k_pos), self.max_distance)
-        bucket = self.bucket(torch.arange(n, device=k_pos.device)).clamp(max=self.last)
-        return self.size * F.embedding(bucket, self.table)
+        bucket = self.bucket(torch.arange(n, device=k_pos.device))
+        return self.size * F.embedding(bucket.clamp(max=self.last), self.table)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
-        distance = (q_pos[:, None] - k_pos).clamp(0, len(prepared) - 1)  # all that are farther share a bucket
-        return F.embedding(distance, prepared).permute(2, 0, 1)[None].contiguous()  # (1, H, queries, keys)
+        distance = q_pos[:, None] - k_pos
+        distance = distance.clamp(0, len(prepared) - 1)  # all that are farther share a bucket
+        bias = F.embedding(distance, prepared)  # (queries, keys, H)
+        return bias.permute(2, 0, 1)[None].contiguous()

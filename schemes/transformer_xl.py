@@ -16,29 +16,34 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     reads = ("pos_init",)
     no_decay = ("u", "v")
-    gaps = pairwise = False  # the relative shift counts keys
+    gaps = False  # the relative shift counts keys
     check = staticmethod(Sinusoidal.check)  # n_embd must be even, as for sinusoidal
 
     def __init__(self, config):
         super().__init__(config)
-        C, H = config.n_embd, config.n_head
+        C = config.n_embd
         self.w_r = nn.ParameterList(torch.empty(C, C) for _ in range(config.n_layer))
-        self.u, self.v = nn.Parameter(torch.empty(H, C // H)), nn.Parameter(torch.empty(H, C // H))
+        self.u = nn.Parameter(torch.empty(config.n_head, config.head_size))
+        self.v = nn.Parameter(torch.empty(config.n_head, config.head_size))
 
     def prepare(self, q_pos, k_pos):
         """r of all layers for the distances S−1 … 0: (n_layer, H, D, S)."""
         distance = torch.arange(len(k_pos), device=k_pos.device).flip(0)
-        a = distance[:, None] * frequencies(self.u.numel(), k_pos.device)
-        R = torch.cat((a.sin(), a.cos()), dim=-1).to(self.u.dtype)  # (S, C)
-        return (torch.stack(tuple(self.w_r)) @ R.T).unflatten(1, self.u.shape)
+        angles = distance[:, None] * frequencies(self.u.numel(), k_pos.device)
+        R = torch.cat((angles.sin(), angles.cos()), dim=-1).to(self.u.dtype)  # (S, C)
+        r = torch.stack(tuple(self.w_r)) @ R.T  # (n_layer, C, S)
+        return r.unflatten(1, self.u.shape)
 
     def rotate(self, q, k, x, prepared, layer, past):
         return q + self.u[:, None], k  # (q + u)·k
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
-        Q, K = len(q_pos), len(k_pos)  # consecutive positions that end at the same one
+        Q = len(q_pos)  # consecutive positions that end at the same one as the keys'
+        K = len(k_pos)
         r = F.pad(prepared[layer, ..., -K:], (1, 0))  # (H, D, 1 + K): zeros, then the distances K−1 … 0
-        by_distance = (q + (self.v - self.u)[:, None]) / math.sqrt(q.size(-1)) @ r
+        q = q + (self.v - self.u)[:, None]  # q + v
+        by_distance = q / math.sqrt(q.size(-1)) @ r  # (B, H, Q, 1 + K)
         # The paper's relative shift: key c is at distance K−Q+i−c from query i, which is column Q−i+c. Entries above
         # the diagonal are meaningless; the causal mask removes them.
-        return by_distance.flatten(-2)[..., Q:].unflatten(-1, (Q, K))
+        shifted = by_distance.flatten(-2)[..., Q:]
+        return shifted.unflatten(-1, (Q, K))

@@ -268,3 +268,29 @@ def write_sample(folder, **settings):
     out = io.StringIO()
     texts = sample.sample(sample.SampleConfig(out_dir=str(folder), device="cpu", **settings), out)
     return texts, out.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Small models: for the tests of model.py and of what uses it
+
+from model import GPT, GPTConfig, PositionScheme, find_scheme, scheme_names  # noqa: E402
+
+RELATIVE = [s for s in scheme_names() if find_scheme(s).embed is PositionScheme.embed]  # act on attention only
+
+
+def build(scheme, seed=0, spread=1.0, **sizes):
+    """A small float64 model with random parameters, large enough that no score is near 0 and no attention uniform."""
+    sizes = dict(block_size=24, vocab_size=11, n_layer=2, n_head=2, n_embd=16) | sizes
+    model = GPT(GPTConfig(**sizes, pos_scheme=scheme)).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        mean = 1.0 if "ln" in name and name.endswith("weight") else 0.0
+        std = 0.3 * spread if p.dim() > 1 else 0.1
+        torch.nn.init.normal_(p, mean, std, generator)
+    return model
+
+
+def tokens(model, B, T, seed=0):
+    """Random tokens (B, T)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(model.config.vocab_size, (B, T), generator=generator)

@@ -23,7 +23,7 @@ MISTAKES = [
     # the model
     (train.main, "--pos_scheme=ropes", "pos_scheme='ropes'"),
     (train.main, "--pos_pattern=10", "pos_pattern"),
-    (train.main, "--pos_init=0", "pos_init=0.0"),
+    (train.main, "--pos_init=-1", "pos_init=-1.0"),
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "'sise'"),
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size'"),
     (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0"),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from conftest import measured, protocol_of
 
 import data
-from data.tokenizers import END_OF_TEXT, CharTokenizer, tokenizer_from
+from data.tokenizers import CharTokenizer
 from eval_length import EvalConfig
 from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.windows import Scorer
@@ -82,15 +82,6 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, known):
         assert means["dilution"][n] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
         assert means["real"][n] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
         assert means["dilution"][n] + means["real"][n] == pytest.approx(means["delta"][n], abs=1e-9)
-
-
-def test_bytes_per_token_are_of_the_text_of_the_targets(gpt2_bpe):
-    """Four tokens of 3, 1, 2 and 0 bytes, the last an end of text: 1.5 bytes a token."""
-    tokenizer = tokenizer_from({"kind": "gpt2"})
-    ids = [tokenizer.encode(t)[0] for t in (" of", "x", "ab", END_OF_TEXT)]
-    split = data.Split(np.array(ids * 40, np.uint16), np.array([0]), tokenizer.n_vocab)
-    protocol = protocol_of("fixed", 160, lengths="16", blocks=5)
-    assert protocol.choose_blocks(data.Dataset("x", split, split, tokenizer, {}, "")).bytes_per_token == 1.5
 
 
 @pytest.mark.parametrize("scheme", scheme_names())

@@ -24,15 +24,16 @@ def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, 
         with pytest.raises(ValueError, match="--lengths"):
             choose_blocks(split, longest, stride, n, seed)
         return
-    ends, documents, crossing = choose_blocks(split, longest, stride, n, seed)
+    blocks = choose_blocks(split, longest, stride, n, seed)
+    ends = blocks.ends
     assert len(ends) == n and (np.diff(ends) >= stride).all() and ends[0] >= first and ends[-1] < sum(sizes)
-    assert [int(np.flatnonzero(starts <= end)[-1]) for end in ends] == list(documents)
+    assert [int(np.flatnonzero(starts <= end)[-1]) for end in ends] == list(blocks.documents)
 
     def inside(end):
         return end - longest >= starts[starts <= end].max()
 
-    assert crossing == pytest.approx(1 - np.mean([inside(end) for end in ends]))
-    if crossing:
+    assert blocks.crossing == pytest.approx(1 - np.mean([inside(end) for end in ends]))
+    if blocks.crossing:
         assert sum(map(inside, ends)) == sum(map(inside, candidates))  # none was left out
 
 

@@ -123,11 +123,11 @@ def peak_memory(action, device):
 def measure(model, idx, rounds):
     """The seconds and the peak memory of the first layer's attention over idx (1, T), and the peak memory of a step."""
     with torch.no_grad():
-        x, [(block, positions, window), *_] = model.enter(idx)
+        x, layers = model.enter(idx)
     x = x.detach().requires_grad_()
 
     def attention():
-        y = block.attn(x, positions, window, None, idx.size(1))
+        y = model.transformer.h[0].attn(x, layers[0])
         y.sum().backward()
 
     def step():

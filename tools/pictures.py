@@ -58,13 +58,13 @@ def draw_rope():
 def attention_scores(model, idx):
     """Yields, layer by layer, the scores of the tokens idx (B, T) before the mask and the softmax, (B, H, T, T)."""
     x, layers = model.enter(idx)
-    for block, positions, window in layers:
+    for block, positions in zip(model.transformer.h, layers, strict=True):
         q, k, _ = block.attn.project(block.ln_1(x), positions, {})
-        scores = q @ k.mT / math.sqrt(model.config.n_embd // model.config.n_head)
+        scores = q @ k.mT / math.sqrt(model.config.head_size)
         if positions.biased:
-            scores = scores + positions.bias(q, k, block.attn.layer)
+            scores = scores + positions.bias(q, k)
         yield scores
-        x = block(x, positions, window, None, idx.size(1))
+        x = block(x, positions)
 
 
 def mean_score_by_distance(model, tokens):
