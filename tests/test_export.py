@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from conftest import tokenizer_json
+from conftest import build, tokenizer_json
 
 import config
 from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, named_tokenizer
@@ -18,24 +18,12 @@ transformers = import_transformers()
 TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
 
 
-def write_run(folder, tokenizer, **settings):
-    """A run whose weights are all random, and large enough that any mistake shows."""
-    sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
-    model = GPT(GPTConfig(**sizes | settings)).eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, p in model.named_parameters():
-        is_scale = "ln" in name and name.endswith("weight")
-        torch.nn.init.normal_(p, float(is_scale), 0.2 if p.dim() > 1 else 0.1, generator)
-    folder.mkdir()
-    Checkpoint(
-        model.state_dict(),
-        model.config,
-        step=1,
-        settings={"dataset": "tiny"},
-        best_val_loss=1.0,
-        tokenizer_spec=tokenizer.spec,
-        dataset_hash="",
-    ).save(folder, is_best=True)
+def write_run(folder, tokenizer, pos_scheme="learnable", **settings):
+    """A run whose weights are all random, and large enough that any mistake shows. Returns its model."""
+    sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_embd=32, bias=False)
+    model = build(pos_scheme, spread=2 / 3, **sizes | settings).float()
+    checkpoint = Checkpoint(model.state_dict(), model.config, 1, {}, {"dataset": "tiny"}, 1.0, tokenizer.spec, "")
+    checkpoint.save(folder, is_best=True)
     return model
 
 
