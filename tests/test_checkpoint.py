@@ -25,8 +25,18 @@ def test_a_file_holds_the_fields_as_plain_types_and_nanogpts_names_of_weights(tr
 
 def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     model = GPT(GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1))
-    spec = CharTokenizer("abc").spec
-    saved = Checkpoint(model.state_dict(), model.config, 7, {"adamw": {}}, {"seed": 9}, 1.5, spec, "hash", 2, [[3, {}]])
+    saved = Checkpoint(
+        model.state_dict(),
+        model.config,
+        step=7,
+        optimizer={"adamw": {}},
+        settings={"seed": 9},
+        best_val_loss=1.5,
+        tokenizer_spec=CharTokenizer("abc").spec,
+        dataset_hash="hash",
+        segment=2,
+        history=[[3, {}]],
+    )
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
         loaded = load_checkpoint(tmp_path / name)

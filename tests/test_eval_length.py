@@ -331,6 +331,7 @@ def test_a_kept_result_of_other_blocks_or_with_damage_is_refused(runs, evaluate,
     other = prepare(tmp_path, write_texts(tmp_path / "texts"))
     assert line in message(f"--dataset={other.name}")
     content = Path(f"{line}.npz").read_bytes()
-    for damaged in (content[:-9], archive(about="{}"), archive(about='{"runs": []}', ends=[1], documents=[1])):
+    empty = archive(about='{"runs": []}', ends=[1], documents=[1])
+    for damaged in (content[:-9], archive(about="{}"), empty):
         Path(f"{line}.npz").write_bytes(damaged)
         assert f"{line}.npz" in message()

@@ -47,7 +47,8 @@ def test_a_gpt2_gives_its_own_logits_and_text_and_another_gelu_does_not(activati
     assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=activation == "gelu_new")
     assert (logits(checkpoint, idx) - expected).abs().max() <= 1e-4
     text = theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
-    assert torch.equal(checkpoint.model(torch.device("cpu")).generate(idx[:, :4], 12, temperature=0), text)
+    ours = checkpoint.model(torch.device("cpu"))
+    assert torch.equal(ours.generate(idx[:, :4], 12, temperature=0), text)
     other = replace(checkpoint.config, gelu_tanh=activation == "gelu")
     assert (logits(replace(checkpoint, config=other), idx) - expected).abs().max() > 1e-3
 

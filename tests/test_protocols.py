@@ -32,7 +32,8 @@ class KnownModel:
 
     def hidden(self, idx, last, positions=None):
         p = torch.exp(-self.f(torch.arange(idx.size(1), dtype=torch.float64)[-last:]))
-        return torch.stack((p, (1 - p) / 2, (1 - p) / 2), dim=-1).log().expand(len(idx), -1, -1)
+        others = (1 - p) / 2
+        return torch.stack((p, others, others), dim=-1).log().expand(len(idx), -1, -1)
 
 
 @pytest.fixture

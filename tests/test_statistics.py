@@ -107,8 +107,8 @@ def test_too_few_documents_have_no_interval(n):
 
 def test_quantiles_of_t_as_published():
     """Student's table, two-sided, 5%."""
-    assert [t_quantile(df) for df in (1, 2, 10, 30)] == pytest.approx([12.706, 4.303, 2.228, 2.042], rel=1e-3)
-    assert t_quantile(1e5) == pytest.approx(1.96, abs=3e-3)
+    for df, quantile in {1: 12.706, 2: 4.303, 10: 2.228, 30: 2.042, 1e5: 1.96}.items():
+        assert t_quantile(df) == pytest.approx(quantile, rel=1.5e-3)
 
 
 def test_wilson_interval_as_published():

@@ -65,9 +65,11 @@ def test_a_changed_context_is_foreign_or_shuffled_and_the_rest_is_kept(kind, i):
 def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_document():
     """Of blocks whose contexts cross documents, the next one, at 250, would bring tokens 100 … 209: the window's own."""
     split, window_before = text(700, 0, 220, 240)
-    window = window_before(180, 150)
-    foreign(split, Blocks(np.array([180, 620, 250]), np.array([0, 2, 2])), 40)(window[0], 0)
-    assert window[0, :110].tolist() == list(range(470, 580))
-    window = window_before(260, 150)  # crosses documents: 110 … 219 belong to the first
+    blocks = Blocks(np.array([180, 620, 250]), np.array([0, 2, 2]))
+    row = window_before(180, 150)[0]
+    foreign(split, blocks, 40)(row, 0)
+    assert row[:110].tolist() == list(range(470, 580))
+    blocks = Blocks(np.array([260, 330]), np.array([2, 2]))
+    row = window_before(260, 150)[0]  # crosses documents: 110 … 219 belong to the first
     with pytest.raises(ValueError, match="--lengths"):
-        foreign(split, Blocks(np.array([260, 330]), np.array([2, 2])), 40)(window[0], 0)  # 330 brings 180 … 289
+        foreign(split, blocks, 40)(row, 0)  # 330 brings 180 … 289
