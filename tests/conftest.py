@@ -2,10 +2,13 @@
 
 import functools
 import io
+import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
 import numpy as np
@@ -160,6 +163,21 @@ def refused(monkeypatch, capsys):
 
 
 @pytest.fixture
+def evaluate(tmp_path, capsys):
+    """evaluate(run, flag, …): runs eval_length.py. Returns the content of its .json, and what it prints as `out`."""
+    import eval_length
+
+    def call(*arguments):
+        flags = ["--blocks=20", "--device=cpu", f"--results_dir={tmp_path}/results"]
+        assert eval_length.main([*flags, *map(str, arguments)]) == 0
+        path = max((tmp_path / "results").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        content = json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN
+        return SimpleNamespace(**content, out=capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
 def few_documents(monkeypatch):
     """Allows intervals for texts of two documents."""
     for module in ("statistics", "report"):
@@ -171,8 +189,6 @@ def protocol_of(name, n_tokens, trained=16, **settings):
     from eval_length import EvalConfig
     from evaluation.protocols import PROTOCOLS
 
-    if not PROTOCOLS[name].has_block_tokens:
-        settings.pop("block_tokens", None)
     return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {trained}, n_tokens)
 
 
@@ -233,8 +249,16 @@ def assert_same_run(a, b, which="latest", tolerance=0):
 
     a = load_checkpoint(a, which)
     b = load_checkpoint(b, which)
-    assert a.step == b.step and a.best_val_loss == pytest.approx(b.best_val_loss, abs=tolerance, rel=0)
+    assert a.step == b.step
+    assert a.best_val_loss == pytest.approx(b.best_val_loss, abs=tolerance, rel=0)
     torch.testing.assert_close(a.weights, b.weights, rtol=tolerance, atol=tolerance)
+
+
+def wandb_records(log):
+    """The records in the file of an offline run of wandb."""
+    command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", log]
+    lines = subprocess.check_output(command, stdin=subprocess.DEVNULL, text=True).splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def write_sample(folder, **settings):

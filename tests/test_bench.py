@@ -20,16 +20,15 @@ def rows(capsys):
 
 def test_every_scheme_is_timed_against_learnable(rows):
     base, *others, other_optimizer = rows()
-    assert base[0] == "learnable" and base[-1] == "1.000" and other_optimizer[:2] == ["learnable", "adamw"]
-    assert {base[0], *(row[0] for row in others)} == {*scheme_names()}
+    assert base[-1] == "1.000" and other_optimizer[:2] == ["learnable", "adamw"]
     n_parameters = {row[0]: int(row[1]) for row in (base, *others)}
+    assert n_parameters.keys() == {*scheme_names()}
     assert n_parameters["learnable"] - n_parameters["none"] == 16 * 16
-    assert n_parameters["t5"] - n_parameters["none"] == 32 * 2
 
 
 @pytest.mark.parametrize("scheme, slow, fast", [("none", 8, 64), ("t5", 64, 2048)])
 def test_attention_is_timed_at_lengths_and_its_memory_grows(scheme, slow, fast, rows):
     short, long = rows("--lengths=512,16", f"--schemes={scheme}")
-    assert short[:2] == [scheme, "16"] and long[:2] == [scheme, "512"]
+    assert (short[1], long[1]) == ("16", "512")
     for column in (3, 4):  # the memory; not the time: it depends on what else the machine does
         assert slow < float(long[column]) / float(short[column]) < fast

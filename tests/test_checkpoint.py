@@ -19,35 +19,33 @@ def test_a_file_holds_the_fields_as_plain_types_and_nanogpts_names_of_weights(tr
     content = torch.load(folder / "best.pt", weights_only=True)
     assert content["version"] == VERSION
     assert content.keys() - {"version"} == vars(load_checkpoint(folder)).keys() - {"path", "folder"}
-    names = {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.ln_f.weight", HEAD}
-    assert names | {"pos.wpe.weight"} <= content["weights"].keys()
+    assert content["weights"].keys() > {"transformer.h.0.attn.c_attn.weight", "pos.wpe.weight", HEAD}
     json.dumps({name: value for name, value in content.items() if name not in ("weights", "optimizer")})
 
 
 def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
     model = GPT(GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1))
-    settings = {"dataset": "x", "max_iters": 9}
-    spec = CharTokenizer("abc").spec
-    saved = Checkpoint(model.state_dict(), model.config, 7, {"adamw": {}}, settings, 1.5, spec, "hash", 2, [[3, {}]])
+    saved = Checkpoint(
+        model.state_dict(),
+        model.config,
+        step=7,
+        optimizer={"adamw": {}},
+        settings={"seed": 9},
+        best_val_loss=1.5,
+        tokenizer_spec=CharTokenizer("abc").spec,
+        dataset_hash="hash",
+        segment=2,
+        history=[[3, {}]],
+    )
     saved.save(tmp_path, is_best=True)
     for name in ("best.pt", "latest.pt"):
         loaded = load_checkpoint(tmp_path / name)
         torch.testing.assert_close(loaded.weights, dict(saved.weights), rtol=0, atol=0)
         place = {"path": str(tmp_path / name), "folder": tmp_path, "weights": {}}
         assert replace(loaded, **place) == replace(saved, **place)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "latest.pt"]
     assert not (tmp_path / "best.pt").samefile(tmp_path / "latest.pt")  # damage to one leaves the other
     replace(saved, step=8).save(tmp_path, is_best=False)
     assert (load_checkpoint(tmp_path, "best").step, load_checkpoint(tmp_path, "latest").step) == (7, 8)
-
-
-def test_training_leaves_the_weights_of_a_checkpoint_as_they_are(trained):
-    checkpoint = load_checkpoint(trained("rope"))
-    checkpoint.model(torch.device("cpu"))
-    model = GPT(checkpoint.config)
-    model.load_state_dict(checkpoint.weights)
-    model.lm_head.weight.data.zero_()
-    assert checkpoint.weights[HEAD].any()
 
 
 def test_the_hash_depends_on_weights_and_config_only(trained):
@@ -61,14 +59,12 @@ def test_the_hash_depends_on_weights_and_config_only(trained):
     "change, word",
     [
         (lambda c: c.update(version=VERSION + 1), "train the run again"),
-        (lambda c: c.pop("version"), "train the run again"),
         (lambda c: c.update(weights=Path), "contains code"),
         (lambda c: c.update(history=None), "history"),
         (lambda c: c["config"].update(n_heads=3), "n_heads"),
         (lambda c: c["config"].update(n_layer=2), "Missing key"),
         (lambda c: c["config"].update(pos_scheme="elsewhere"), "elsewhere"),
         (lambda c: c["weights"].update({HEAD: c["weights"][HEAD] + 1}), "not tied"),
-        (lambda c: c["weights"].pop(HEAD), HEAD),
         (lambda c: c["weights"][HEAD].fill_(torch.nan), "transformer.wte.weight is not finite"),
     ],
 )

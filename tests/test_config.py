@@ -49,8 +49,6 @@ def test_a_value_is_read_as_the_type_of_its_field():
     [
         ("--nmae=3", "--nmae: did you mean --name"),
         ("--n=1.5", "n='1.5' must be of type int"),
-        ("--n=True", "n='True' must be of type int"),
-        ("--flag=1", "flag='1' must be of type bool"),
         ("--n", "--n=VALUE"),
         ("--qzx=1", "--qzx: --help"),
         ("--n=" + "9" * 5000, "n='999.* must be of type int"),
@@ -62,7 +60,6 @@ def test_a_value_is_read_as_the_type_of_its_field():
         ("nn = 3", "nn in c.py"),
         ("n = 'a'", "n='a' must be of type int"),
         ("n = ", "c.py does not run: SyntaxError"),
-        ("kind = 1", "kind=1 must be of type str"),
     ],
 )
 def test_a_mistake_is_named(argument, message, tmp_path, monkeypatch):
@@ -99,6 +96,4 @@ def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
     assert exit.value.code == 0 and text.startswith(module.__doc__.strip().splitlines()[0])
     rows = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  --")]
     assert ["--device='auto'", "auto, cpu, cuda, cuda:1, mps"] in rows
-    assert len(rows) > 10 and all(len(row) == 2 for row in rows)
-    assert module is not train or ", ".join(scheme_names()) in text
-    assert module is not eval_length or "nonoverlapping  " in text  # a protocol, with its first sentence
+    assert all(len(row) == 2 for row in rows)

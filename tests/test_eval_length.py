@@ -1,24 +1,18 @@
 import io
-import json
-import math
-import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
-import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from conftest import write_texts
+from conftest import ROOT, prepare, wandb_records, write_texts
 
-import eval_length as E
+import eval_length
 import train
-from data import prepare
 from evaluation.lines import Line, measured_before
-from evaluation.protocols import PROTOCOLS
 from evaluation.windows import Scorer
 from model import scheme_names
 from run import files
@@ -43,167 +37,129 @@ def seeds(runs, trained, tmp_path):
     """seeds(scheme): the folders of three runs of a scheme that differ in their seed."""
 
     def folders(scheme):
-        others = [trained(scheme, seed=n) for n in (1, 2)]
-        copies = [shutil.copytree(run, tmp_path / f"{scheme}-{n}") for n, run in zip((1, 2), others, strict=True)]
-        return [str(runs / scheme), *map(str, copies)]
+        copies = [shutil.copytree(trained(scheme, seed=n), tmp_path / f"{scheme}-{n}") for n in (1, 2)]
+        return [runs / scheme, *copies]
 
     return folders
 
 
-def flags(tmp_path, *more):
-    return ["--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results", "--device=cpu", *more]
-
-
-def read(tmp_path, name="length-"):
-    """The newest results whose file name starts with `name`."""
-    path = max((tmp_path / "results").glob(f"{name}*.json"), key=lambda path: path.stat().st_mtime_ns)
-    return json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN
-
-
-def losses(tmp_path, run, name="length-", key="loss"):
+def losses(results, run, key="loss"):
     """{length: mean}, without the lengths at which the scheme is undefined."""
-    values = read(tmp_path, name)["runs"][run]["values"][key]
+    values = results.runs[run]["values"][key]
     return {int(n): value["mean"] for n, value in values.items() if value}
 
 
-def kept_line(path):
-    """The arrays of a kept result, and the seeds of its runs."""
-    with np.load(path) as arrays:
-        return dict(arrays), [run["seed"] for run in json.loads(str(arrays["about"]))["runs"]]
+# ----------------------------------------------------------------------------------------------------------
+# What is measured and shown
 
 
-def test_the_table_the_numbers_the_picture_and_the_losses_of_all_schemes(runs, tmp_path, capsys):
-    assert E.main([*(str(runs / scheme) for scheme in scheme_names()), *flags(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    results = read(tmp_path)["runs"]
-    assert list(results) == scheme_names()
+def test_the_table_the_numbers_the_picture_and_the_losses_of_all_schemes(runs, evaluate, tmp_path):
+    results = evaluate(*(runs / scheme for scheme in scheme_names()))
+    assert list(results.runs) == scheme_names()
     for scheme in scheme_names():
-        means, deltas = losses(tmp_path, scheme), losses(tmp_path, scheme, key="delta")
+        means = losses(results, scheme)
         assert list(means) == ([4, 8, 16] if scheme == "learnable" else [4, 8, 16, 32, 64, 128, 256])
-        assert deltas == pytest.approx({n: loss - means[16] for n, loss in means.items()})
-    assert "rise" not in results["learnable"] and results["learnable"]["values"]["loss"]["32"] is None
-    ranking = out[out.index("minus first") :].split("\n\n")[0].splitlines()[1:]  # the lowest loss first
-    order = sorted(results, key=lambda name: losses(tmp_path, name).get(256, math.inf))
-    assert [row.split()[0] for row in ranking] == order and "—" in ranking[-1]
-    [picture] = (tmp_path / "results").glob("length-??????.png")
-    assert picture.read_bytes()[:4] == b"\x89PNG"
+        assert losses(results, scheme, "delta") == pytest.approx({n: loss - means[16] for n, loss in means.items()})
+    assert "rise" not in results.runs["learnable"]
+    assert [*(tmp_path / "results").glob("length-??????.png")]
     [path] = (runs / "alibi").glob("length-*.npz")
     with np.load(path) as raw:
         assert raw["64"].shape == raw["ends"].shape == raw["documents"].shape == (20,)
-        assert losses(tmp_path, "alibi", key="delta")[64] == pytest.approx((raw["64"] - raw["16"]).mean())
+        assert losses(results, "alibi")[64] == pytest.approx(raw["64"].mean())
 
 
-def test_nothing_is_measured_twice(runs, tmp_path, capsys, monkeypatch):
-    full = [str(runs / "alibi"), str(runs / "learnable"), *flags(tmp_path, "--seed=21")]
-    E.main(full)
-    before = read(tmp_path)
-    E.main([*full, "--blocks=5"])
-    assert read(tmp_path) != before and "measured before" not in capsys.readouterr().out
+def test_the_ranking_has_the_lowest_loss_first_and_differences_to_it(runs, seeds, evaluate, tmp_path):
+    out = evaluate(*seeds("rope"), *seeds("alibi"), runs / "learnable", f"--keep={tmp_path}/kept").out
+    arrays = {name: Line.read(tmp_path / "kept" / name).arrays for name in ("rope", "alibi")}
+    best, other = sorted(arrays, key=lambda name: arrays[name]["256"].mean())
+    _, *rows = out.split("minus first")[-1].splitlines()
+    assert [row.split()[0] for row in rows[:3]] == [best, other, "learnable"]
+    for n in ("16", "256"):
+        difference = arrays[other][n].mean() - arrays[best][n].mean()
+        assert f"{difference:+.3f} ±" in rows[1]
+
+
+def test_a_text_of_few_documents_has_no_interval_and_a_note_says_so(runs, evaluate, monkeypatch):
+    monkeypatch.undo()  # intervals need 20 documents again
+    results = evaluate(runs / "rope")
+    assert results.runs["rope"]["values"]["delta"]["64"]["low"] is None
+    assert "note: 2 documents" in results.out and "undecided" in results.out
+
+
+@pytest.mark.parametrize(
+    "protocol, extra",
+    [("sliding", "delta"), ("nonoverlapping", "real"), ("position", "delta"), ("context", "over_shuffled")],
+)
+def test_every_other_protocol_runs_over_all_schemes(runs, evaluate, tmp_path, protocol, extra):
+    folders = [runs / scheme for scheme in scheme_names()]
+    results = evaluate(*folders, f"--protocol={protocol}", "--blocks=6", "--lengths=8,16,32,64")
+    assert results.blocks == 6
+    for scheme in scheme_names():
+        for key in ("loss", extra):
+            assert (32 in losses(results, scheme, key)) == (scheme != "learnable")
+    assert [*(tmp_path / "results").glob(f"length-{protocol}-*.png")]
+
+
+@pytest.mark.parametrize("protocol", ["sliding", "nonoverlapping", "position"])
+def test_a_picture_shades_around_what_it_draws(seeds, evaluate, protocol, monkeypatch):
+    shaded = []
+    fill_between = "matplotlib.axes.Axes.fill_between"
+    monkeypatch.setattr(fill_between, lambda axes, x, low, high, **style: shaded.append((low, high)))
+    results = evaluate(*seeds("rope"), f"--protocol={protocol}", "--blocks=6", "--lengths=8,16,32")
+    [(low, high)] = shaded
+    for a, mean, b in zip(low, losses(results, "rope").values(), high, strict=True):
+        assert a < mean < b
+
+
+def test_scalings_and_a_window(runs, evaluate):
+    plain = losses(evaluate(runs / "rope"), "rope")
+    for scaling in ("linear", "ntk", "yarn"):  # auto: nothing is scaled up to the training length
+        scaled = losses(evaluate(runs / "rope", f"--rope_scaling={scaling}"), "rope")
+        assert scaled[16] == plain[16] and scaled[64] != plain[64]
+    windowed = losses(evaluate(runs / "rope", "--window=8"), "rope")
+    assert windowed[8] == pytest.approx(plain[8], abs=1e-6)  # a context of 8 fits into the window
+    assert windowed[64] == pytest.approx(windowed[8], abs=1e-5)  # one layer sees no further
+    assert plain[64] != pytest.approx(plain[8], abs=1e-4)
+
+
+def test_a_run_of_very_short_windows_is_measured_without_further_flags(trained, evaluate):
+    assert list(losses(evaluate(trained("alibi", block_size=8)), "alibi")) == [4, 8, 16, 32, 64, 128]
+
+
+def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, evaluate, tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.chdir(tmp_path)
+    results = evaluate(runs / "sinusoidal", runs / "learnable", "--seed=3", "--wandb_mode=offline")
+    for name in results.runs:
+        [log] = tmp_path.glob(f"wandb/offline-run-*-{name}-length-*/*.wandb")
+        records = wandb_records(log)
+        rows = [record["history"]["item"] for record in records if "history" in record]
+        for key in ("loss", "delta"):
+            curve = {row["x/context"]: row[f"length/{key}"] for row in rows if f"length/{key}" in row}
+            assert curve == pytest.approx(losses(results, name, key))
+        assert any("length/picture.path" in row for row in rows) == (name == "sinusoidal")
+        assert any(record.get("metric", {}).get("step_metric") == "x/context" for record in records)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Measurements are not repeated, lost or mixed up
+
+
+def test_nothing_is_measured_twice(runs, evaluate, monkeypatch):
+    flags = runs / "alibi", runs / "learnable", "--seed=21"
+    fewer = [*flags, "--blocks=5"]
+    before = evaluate(*flags)
+    assert evaluate(*fewer).runs != before.runs
     monkeypatch.setattr(SCORE, None)  # a second computation would fail
-    for more, blocks in ((["--blocks=5"], 5), ([], 20)):
-        E.main([*full, *more])
-        assert read(tmp_path)["blocks"] == blocks and capsys.readouterr().out.count("measured before") == 2
-    assert read(tmp_path) == before
+    assert evaluate(*fewer).blocks == 5
+    again = evaluate(*flags)
+    assert again.runs == before.runs and again.out.count("measured before") == 2
     with pytest.raises(TypeError):
-        E.main([*full, "--seed=22"])
+        evaluate(*flags, "--seed=22")
 
 
-def archive(**arrays):
-    """The bytes of an .npz file."""
-    np.savez(file := io.BytesIO(), **arrays)
-    return file.getvalue()
-
-
-def test_losses_in_files_are_read_safely(tmp_path):
-    path = tmp_path / "length.npz"
-    values = np.arange(8.0)
-    assert measured_before(path, 8) == {}
-    whole = archive(inputs="x", **{"64": values})
-    path.write_bytes(whole)
-    assert list(measured_before(path, 8).values()) == [pytest.approx(values)]
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    claim = str({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}).ljust(117) + "\n"  # 8 TB
-    with zipfile.ZipFile(huge := io.BytesIO(), "w") as file:
-        file.writestr("64.npy", b"\x93NUMPY\x01\x00v\x00" + claim.encode())
-    invalid = [np.array([object()]), np.ones(3), np.full(8, np.nan), np.ones(8, complex), np.array(["x"] * 8)]
-    for content in [b"", whole[:-1], flipped, huge.getvalue(), *(archive(**{"64": values}) for values in invalid)]:
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=str(path)):
-            measured_before(path, 8)
-
-
-def test_seeds_of_one_experiment_are_one_row_and_so_is_its_kept_result(runs, seeds, tmp_path, capsys, monkeypatch):
-    ropes, alibi, common = seeds("rope"), str(runs / "alibi"), flags(tmp_path)
-    E.main([*ropes, str(runs / "learnable"), alibi, *common, f"--keep={tmp_path}/kept"])
-    before = read(tmp_path)["runs"]
-    tables = capsys.readouterr().out.split("\ncontext")[1].split("kept  ")[0]
-    assert list(before) == ["rope", "learnable", "alibi"] and before["rope"]["seeds"] == [1337, 1, 2]
-    value = before["rope"]["values"]["loss"]["64"]
-    assert value["mean"] == pytest.approx(np.mean(value["seeds"])) and len(value["seeds"]) == 3
-    assert kept_line(tmp_path / "kept/rope.npz")[1] == [1337, 1, 2]
-
-    monkeypatch.setattr(SCORE, None)  # nothing is measured again
-    kept = [f"{tmp_path}/kept/{name}" for name in ("rope.npz", "learnable", "alibi")]
-    E.main([*kept, *common])
-    after = read(tmp_path)["runs"]
-    for name, result in before.items():
-        for n, value in result["values"]["loss"].items():
-            again = after[name]["values"]["loss"][n]
-            assert again == value or [again[k] for k in ("mean", "low")] == pytest.approx([value["mean"], value["low"]])
-    assert capsys.readouterr().out.split("\ncontext")[1].split("picture")[0].strip() == tables.strip()
-    E.main([*ropes, kept[0], *common])  # not pooled, although the settings are the same
-    assert len(read(tmp_path)["runs"]) == 2
-
-
-def test_a_kept_result_is_written_whole(runs, trained, seeds, tmp_path, monkeypatch, refused):
-    paths = seeds("rope")
-    keep = f"--keep={tmp_path}/kept"
-    E.main([*paths, *flags(tmp_path, keep)])
-    line = tmp_path / "kept" / "rope.npz"
-    before = line.read_bytes()
-    with monkeypatch.context() as patch:  # refused before anything is measured
-        patch.setattr(SCORE, None)
-        assert "seed 2" in refused(E.main, *paths[:2], *flags(tmp_path, keep))
-        other = shutil.copytree(trained("rope", max_iters=3), tmp_path / "other" / "rope")
-        for file in ("best.pt", "latest.pt"):
-            content = torch.load(other / file)
-            content["settings"]["max_iters"] = 9
-            torch.save(content, other / file)
-        assert "step 3 of 9" in refused(E.main, other, *flags(tmp_path, keep))
-        assert f"--keep={tmp_path}/kept" in refused(E.main, paths[0], *flags(tmp_path, f"--keep={line}"))
-    assert line.read_bytes() == before
-    for changed in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"]):
-        E.main([paths[0], *flags(tmp_path), *changed, keep])
-    names = {"rope.npz", "rope-window8.npz", "rope-max_position300.npz", "rope-window8-yarn.npz"}
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == names
-    assert Line.read(tmp_path / "kept" / "rope-window8").config.window == 8
-    assert line.read_bytes() == before
-
-
-def test_a_kept_result_of_other_blocks_or_with_damage_is_refused(runs, tmp_path, refused):
-    alibi = str(runs / "alibi")
-    E.main([alibi, *flags(tmp_path, f"--keep={tmp_path}/kept")])
-    line = f"{tmp_path}/kept/alibi"
-    for more, flag in (
-        ("--seed=2", "--seed=1337"), ("--lengths=8,16,32", "--lengths=4,8,16,32,64,128,256"),
-        ("--blocks=10", "--blocks=20"), ("--protocol=sliding", "--protocol=fixed"),
-    ):  # fmt: skip
-        message = refused(E.main, line, alibi, *flags(tmp_path), more)
-        assert line in message and flag in message
-    for more in ("--window=4", "--max_position=300"):
-        assert more in refused(E.main, line, alibi, *flags(tmp_path), more)
-    name = str(tmp_path / "other")
-    prepare.main([str(write_texts(tmp_path / "texts", n=11)), f"--name={name}", "--glob=*"])
-    assert line in refused(E.main, line, *flags(tmp_path), f"--dataset={name}")
-    content = Path(f"{line}.npz").read_bytes()
-    for damaged in (content[:-9], archive(about="{}"), archive(about='{"runs": []}', ends=[1], documents=[1])):
-        Path(f"{line}.npz").write_bytes(damaged)
-        assert f"{line}.npz" in refused(E.main, line, *flags(tmp_path))
-
-
-def test_an_interrupted_measurement_resumes(runs, tmp_path, capsys, monkeypatch):
-    arguments = [str(runs / "none"), *flags(tmp_path, "--seed=11")]
+def test_an_interrupted_measurement_resumes(runs, evaluate, monkeypatch):
+    flags = runs / "none", "--seed=11", "--block_tokens=1"
     lengths = []
     score = Scorer.score
 
@@ -215,200 +171,167 @@ def test_an_interrupted_measurement_resumes(runs, tmp_path, capsys, monkeypatch)
 
     monkeypatch.setattr(SCORE, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        E.main(arguments)
-    assert "stopped" in capsys.readouterr().out
-    E.main(arguments)
+        evaluate(*flags)
+    evaluate(*flags)
     assert lengths == [4, 8, 16, 32, 32, 64, 128, 256]
-    monkeypatch.setattr(SCORE, None)
-    E.main([*arguments, "--lengths=8,64,256"])  # a part of what is there
-    assert "measured before" in capsys.readouterr().out
+    evaluate(*flags, "--lengths=8,64,256")  # a part of what is there
+    assert len(lengths) == 8
 
 
-def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, tmp_path):
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    for folder in (killed, whole):
-        shutil.copytree(runs / "none", folder / "none", ignore=shutil.ignore_patterns("length*"))
-    kill = "import os, signal, sys, eval_length; os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)"
-    command = [sys.executable, "-c", f"{kill}; eval_length.main(sys.argv[1:])", killed / "none", *flags(killed)]
-    assert subprocess.run(command, cwd=Path(E.__file__).parent, capture_output=True).returncode == -9
-    litter = {path.name for path in killed.rglob("*")} - {path.name for path in whole.rglob("*")} - {"results"}
-    assert ".evaluation.lock" in litter and any(name.endswith(".tmp") for name in litter), litter
-    outcomes = []
-    for folder in (killed, whole):
-        E.main([str(folder / "none"), *flags(folder)])
-        names = {re.sub("-[0-9a-f]{6}[.]", ".", str(p.relative_to(folder))) for p in folder.rglob("*")}
-        outcomes.append((names, read(folder)["runs"]))
-    assert outcomes[0] == outcomes[1]
+def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, evaluate, tmp_path):
+    run = shutil.copytree(runs / "none", tmp_path / "none", ignore=shutil.ignore_patterns("length*"))
+    kill = "import os, sys, eval_length; os.fsync = lambda fd: os.kill(os.getpid(), 9)"
+    command = [sys.executable, "-c", f"{kill}; eval_length.main(sys.argv[1:])", run, f"--results_dir={tmp_path}"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
+    assert {path.suffix for path in run.glob(".*")} == {".lock", ".tmp"}
+    evaluate(run)
+    assert not [*run.glob(".*")]
 
 
 def test_two_evaluations_of_one_run_wait_for_each_other(runs, tmp_path):
-    command = [sys.executable, E.__file__, runs / "rope", *flags(tmp_path, "--seed=9")]
+    command = [sys.executable, eval_length.__file__, runs / "rope", "--blocks=5", f"--results_dir={tmp_path}"]
     with files.locked(runs / "rope", ".evaluation.lock"):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline().startswith("waiting")
     assert "rope: 0:0" in process.communicate()[0] and process.returncode == 0
 
 
-def test_differences_in_the_ranking_are_paired_over_blocks(runs, seeds, tmp_path, capsys):
-    E.main([*seeds("rope"), *seeds("alibi"), *flags(tmp_path, f"--keep={tmp_path}/kept")])
-    out = capsys.readouterr().out
-    arrays = {name: kept_line(tmp_path / f"kept/{name}.npz")[0] for name in ("rope", "alibi")}
-    first, second = sorted(arrays, key=lambda name: arrays[name]["256"].mean())
-    row = out[out.index("minus first") :].splitlines()[2]
-    for n in ("16", "256"):
-        assert f"{(arrays[second][n] - arrays[first][n]).mean():+.3f} ±" in row
-
-
-def test_a_text_of_few_documents_has_no_interval_and_a_note_says_so(runs, tmp_path, capsys, monkeypatch):
-    for module in ("statistics", "report"):
-        monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 20)
-    E.main([str(runs / "rope"), *flags(tmp_path)])
-    out = capsys.readouterr().out
-    assert read(tmp_path)["runs"]["rope"]["values"]["delta"]["64"]["low"] is None and "±0" not in out
-    assert "note: 2 documents" in out and "--split_on" in out and "undecided" in out
-
-
-@pytest.mark.parametrize("protocol, extra", [
-    ("sliding", "delta"), ("nonoverlapping", "real"), ("position", "delta"), ("context", "over_shuffled"),
-])  # fmt: skip
-def test_every_other_protocol_runs_over_all_schemes_also_on_a_named_text(runs, tmp_path, protocol, extra, dataset):
-    assert {name for name, p in PROTOCOLS.items() if p.ranked} == {
-        "fixed",
-        "sliding",
-        "nonoverlapping",
-        "position",
-        "context",
-    }
-    argv = [f"--protocol={protocol}", "--blocks=6", "--lengths=8,16,32,64", f"--results_dir={tmp_path}/results"]
-    argv += ["--block_tokens=4"] if protocol == "sliding" else []
-    argv += [f"--dataset={dataset}"] if protocol == "nonoverlapping" else []
-    E.main([*(str(runs / scheme) for scheme in scheme_names()), *argv, "--device=cpu"])
-    name = f"length-{protocol}"
-    assert read(tmp_path, name)["blocks"] == 6 and len([*(runs / "none").glob(f"{name}-????????????.npz")]) == 1
-    for scheme in scheme_names():
-        for key in ("loss", extra):
-            assert (32 in losses(tmp_path, scheme, name, key)) == (scheme != "learnable")
-    assert [*(tmp_path / "results").glob(f"{name}-*.png")]
-
-
-@pytest.mark.parametrize("protocol", ["sliding", "nonoverlapping", "position"])
-def test_a_picture_shades_around_what_it_draws(runs, seeds, tmp_path, protocol, monkeypatch):
-    shaded = []
-    monkeypatch.setattr(
-        "matplotlib.axes.Axes.fill_between", lambda axes, x, low, high, **style: shaded.append((low, high))
-    )
-    argv = [f"--protocol={protocol}", "--blocks=6", "--lengths=8,16,32", f"--results_dir={tmp_path}/results"]
-    E.main([*seeds("rope"), *argv, "--device=cpu"])
-    [(low, high)] = shaded
-    means = losses(tmp_path, "rope", f"length-{protocol}").values()
-    assert all(a < mean < b for a, mean, b in zip(low, means, high, strict=True))  # also at the training length
-
-
-def test_scalings_and_a_window(runs, tmp_path):
-    E.main([str(runs / "rope"), *flags(tmp_path)])
-    plain = losses(tmp_path, "rope")
-    for scaling in ("linear", "ntk", "yarn"):  # auto: nothing is scaled up to the training length
-        E.main([str(runs / "rope"), *flags(tmp_path, f"--rope_scaling={scaling}")])
-        scaled = losses(tmp_path, "rope")
-        assert scaled[16] == plain[16] and scaled[64] != plain[64]
-    E.main([str(runs / "rope"), *flags(tmp_path, "--window=8")])
-    windowed = losses(tmp_path, "rope")
-    assert windowed[8] == pytest.approx(plain[8], abs=1e-6)  # a context of 8 fits into the window
-    assert windowed[64] == pytest.approx(windowed[8], abs=1e-5)  # one layer sees no further
-    assert plain[64] != pytest.approx(plain[8], abs=1e-4)
-
-
-def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, tmp_path):
-    argv = [runs / "sinusoidal", runs / "learnable", *flags(tmp_path, "--seed=3")]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
-    command = [sys.executable, E.__file__, *argv, "--wandb_mode=offline"]
-    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
-    for name in read(tmp_path)["runs"]:
-        [log] = tmp_path.glob(f"wandb/offline-run-*-{name}-length-*/*.wandb")
-        command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", log]
-        lines = subprocess.check_output(command, stdin=subprocess.DEVNULL, text=True).splitlines()
-        records = list(map(json.loads, lines))
-        rows = [r["history"]["item"] for r in records if "history" in r]
-        for key in ("loss", "delta"):
-            curve = {row["x/context"]: row[f"length/{key}"] for row in rows if f"length/{key}" in row}
-            assert curve == pytest.approx(losses(tmp_path, name, key=key))
-        assert any(r.get("metric", {}).get("step_metric", "") == "x/context" for r in records)
-        assert any("length/picture.path" in row for row in rows) == (name == "sinusoidal")
-
-
-def test_runs_on_different_text_are_compared_only_on_a_named_one(runs, trained, tmp_path, dataset, refused):
-    other, foreign = f"{tmp_path}/other", f"{tmp_path}/foreign"
-    (tmp_path / "text.txt").write_text("another alphabet\n" * 200)
-    prepare.main([str(write_texts(tmp_path / "texts", n=30, words=200)), f"--name={other}"])
-    prepare.main([f"{tmp_path}/text.txt", f"--name={foreign}"])
-    both = [str(runs / "rope"), str(trained("alibi", dataset=other)), *flags(tmp_path)]
-    message = refused(E.main, *both)
-    assert f"rope on {dataset}" in message and f"alibi on {other}" in message and "--dataset" in message
-    assert foreign in refused(E.main, *both, f"--dataset={foreign}")
-    E.main([*both, f"--dataset={dataset}"])
-    assert read(tmp_path)["text"]["name"] == dataset
-
-
-def test_a_note_names_the_settings_in_which_runs_differ(runs, trained, tmp_path, capsys):
-    rope, alibi = str(runs / "rope"), str(trained("alibi", max_iters=3))
-    E.main([rope, str(runs / "t5"), alibi, *flags(tmp_path)])
-    assert "differ in max_iters: 4 in most, 3 in alibi\n" in capsys.readouterr().out
-    E.main([rope, str(runs / "t5"), *flags(tmp_path, f"--keep={tmp_path}/kept")])
-    assert "note: besides" not in capsys.readouterr().out
-    E.main([alibi, *flags(tmp_path, f"--keep={tmp_path}/kept")])  # one that differs from the results in the folder
-    assert "differ in max_iters: 4 in most, 3 in alibi\n" in capsys.readouterr().out
-
-
-def test_every_comparison_has_files_of_its_own(runs, tmp_path):
-    for schemes in (["none", "rope"], ["none", "alibi"], ["none"]):
-        E.main([*(str(runs / scheme) for scheme in schemes), *flags(tmp_path)])
-    elsewhere = shutil.copytree(runs / "none", tmp_path / "elsewhere" / "none")
-    E.main([str(runs / "none"), str(elsewhere), *flags(tmp_path)])
-    E.main([str(elsewhere), *flags(tmp_path)])  # another run of a known name
-    for _ in range(2):
-        E.main([str(runs / "none"), *flags(tmp_path, "--blocks=5")])
-    assert len([*(tmp_path / "results").glob("length-??????.png")]) == 6
-
-
-def test_a_run_of_very_short_windows_is_measured_without_further_flags(trained, tmp_path):
-    E.main([str(trained("alibi", block_size=8)), f"--results_dir={tmp_path}/results", "--device=cpu", "--blocks=3"])
-    assert list(losses(tmp_path, "alibi")) == [4, 8, 16, 32, 64, 128]
-
-
-def test_a_run_that_is_trained_while_it_is_measured_is_not_mixed_up(trained, tmp_path, monkeypatch):
-    shutil.copytree(trained("rope"), tmp_path / "r")
-    open_runs = E.open_runs
+def test_a_run_that_is_trained_while_it_is_measured_is_not_mixed_up(trained, evaluate, tmp_path, monkeypatch):
+    run = shutil.copytree(trained("rope"), tmp_path / "r")
+    open_runs = eval_length.open_runs
 
     def opening(cfg):
         opened = open_runs(cfg)
-        shutil.copyfile(trained("rope", seed=5) / "best.pt", tmp_path / "r" / "best.pt")
+        shutil.copyfile(trained("rope", seed=5) / "best.pt", run / "best.pt")
         return opened
 
-    monkeypatch.setattr(E, "open_runs", opening)
-    E.main([str(tmp_path / "r"), *flags(tmp_path)])
-    first = losses(tmp_path, "r")
-    monkeypatch.undo()
-    E.main([str(tmp_path / "r"), *flags(tmp_path)])
-    assert losses(tmp_path, "r")[16] != first[16]
+    with monkeypatch.context() as patch:
+        patch.setattr(eval_length, "open_runs", opening)
+        before = losses(evaluate(run), "r")
+    assert losses(evaluate(run), "r")[16] != before[16]
 
 
-def test_a_run_trained_with_scaling_is_measured_with_the_factor_it_was_trained_with(runs, tmp_path):
-    argv = [f"--init_from={runs}/rope", "--block_size=32", "--rope_scaling=linear", "--max_iters=1", "--device=cpu"]
-    for name, more, factor in (("auto", [], 2.0), ("own", ["--rope_factor=3"], 3.0)):
-        train.main([*argv, *more, f"--out_dir={tmp_path}/{name}"])
-        run = load_checkpoint(tmp_path / name)
-        assert run.config.rope_factor == factor
-        factors = [run.config_with(E.EvalConfig(runs=("r",)), n).rope_factor for n in (8, 32, 64)]
-        assert factors == [factor, factor, 2 * factor]
-        assert run.config_with(E.EvalConfig(runs=("r",), rope_scaling="yarn"), 64).rope_factor == 4
+def test_every_comparison_has_files_of_its_own(runs, evaluate, tmp_path):
+    elsewhere = shutil.copytree(runs / "none", tmp_path / "elsewhere" / "none")
+    evaluate(runs / "none", runs / "rope")
+    evaluate(runs / "none", runs / "alibi")
+    evaluate(runs / "none")
+    evaluate(elsewhere)  # another run of the same name
+    for _ in range(2):
+        evaluate(runs / "none", "--blocks=5")
+    assert len([*(tmp_path / "results").glob("length-??????.png")]) == 5
 
 
-def test_runs_that_start_from_runs_of_their_own_seed_are_one_row(runs, seeds, tmp_path):
-    sources = seeds("rope")[1:]
-    argv = ["--max_iters=1", "--device=cpu", "--learning_rate=1e-4"]
-    for n, source in zip((1, 2), sources, strict=True):
-        train.main([*argv, f"--init_from={source}", f"--seed={n}", f"--out_dir={tmp_path}/more-{n}"])
-    other = ["--init_from=" + str(runs / "alibi"), "--seed=3", f"--out_dir={tmp_path}/more-3"]
-    train.main([*argv, *other])
-    E.main([*(f"{tmp_path}/more-{n}" for n in (1, 2, 3)), *flags(tmp_path)])
-    assert [result["seeds"] for result in read(tmp_path)["runs"].values()] == [[1, 2], [3]]
+def archive(**arrays):
+    """The bytes of an .npz file."""
+    np.savez(file := io.BytesIO(), **arrays)
+    return file.getvalue()
+
+
+def test_losses_in_files_are_read_safely(tmp_path):
+    path = tmp_path / "length.npz"
+    assert measured_before(path, 8) == {}
+    whole = archive(inputs="x", losses=np.arange(8.0))
+    path.write_bytes(whole)
+    assert measured_before(path, 8)["losses"] == pytest.approx(np.arange(8.0))
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    invalid = np.array([object()]), np.ones(3), np.full(8, np.nan)
+    for content in (whole[:-1], flipped, *(archive(losses=values) for values in invalid)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=str(path)):
+            measured_before(path, 8)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Which runs are compared, and kept results
+
+
+def test_runs_on_different_text_are_compared_only_on_a_named_one(runs, trained, evaluate, tmp_path, dataset, refused):
+    other = prepare(tmp_path, write_texts(tmp_path / "texts", n=22)).name
+    (tmp_path / "text.txt").write_text("another alphabet\n" * 200)
+    foreign = prepare(tmp_path, tmp_path / "text.txt", name="foreign").name
+    both = runs / "rope", trained("alibi", dataset=other)
+    message = refused(eval_length.main, *both)
+    assert f"rope on {dataset}" in message and f"alibi on {other}" in message and "--dataset" in message
+    assert foreign in refused(eval_length.main, *both, f"--dataset={foreign}")
+    assert evaluate(*both, f"--dataset={dataset}").text["name"] == dataset
+
+
+def test_a_note_names_the_settings_in_which_runs_differ(runs, trained, evaluate, tmp_path):
+    alike = runs / "rope", runs / "t5"
+    alibi = trained("alibi", max_iters=3)
+    keep = f"--keep={tmp_path}/kept"
+    note = "differ in max_iters: 4 in most, 3 in alibi\n"
+    assert note in evaluate(*alike, alibi).out
+    assert "differ in" not in evaluate(*alike, keep).out
+    assert note in evaluate(alibi, keep).out  # it differs from the results in the folder
+
+
+def test_seeds_of_one_experiment_are_one_row_and_so_is_its_kept_result(runs, seeds, evaluate, tmp_path, monkeypatch):
+    ropes = seeds("rope")
+    before = evaluate(*ropes, runs / "learnable", runs / "alibi", f"--keep={tmp_path}/kept")
+    assert list(before.runs) == ["rope", "learnable", "alibi"] and before.runs["rope"]["seeds"] == [1337, 1, 2]
+    value = before.runs["rope"]["values"]["loss"]["64"]
+    assert value["mean"] == pytest.approx(np.mean(value["seeds"])) and len(value["seeds"]) == 3
+
+    monkeypatch.setattr(SCORE, None)  # nothing is measured again
+    kept = [tmp_path / "kept" / name for name in ("rope.npz", "learnable", "alibi")]
+    after = evaluate(*kept)
+    assert after.runs["rope"]["seeds"] == [1337, 1, 2]
+    for name in before.runs:
+        assert losses(after, name) == pytest.approx(losses(before, name))
+    assert after.runs["rope"]["values"]["loss"]["64"]["low"] == pytest.approx(value["low"])
+    assert len(evaluate(*ropes, kept[0]).runs) == 2  # not pooled, although the settings are the same
+
+
+def test_runs_that_start_from_runs_of_their_own_seed_are_one_row(runs, seeds, evaluate, tmp_path):
+    _, *sources = seeds("rope")
+    further = []
+    for seed, source in enumerate([*sources, runs / "alibi"], start=1):
+        further.append(tmp_path / f"more-{seed}")
+        train.main([f"--init_from={source}", f"--seed={seed}", f"--out_dir={further[-1]}", "--max_iters=1"])
+    assert [result["seeds"] for result in evaluate(*further).runs.values()] == [[1, 2], [3]]
+
+
+def test_a_kept_result_is_written_whole(runs, seeds, evaluate, tmp_path, refused):
+    paths = seeds("rope")
+    keep = f"--keep={tmp_path}/kept"
+    evaluate(*paths, keep)
+    path = tmp_path / "kept" / "rope.npz"
+    before = path.read_bytes()
+    assert "seed 2" in refused(eval_length.main, *paths[:2], keep)
+    stopped = replace(load_checkpoint(paths[0]), step=3)
+    stopped.save(tmp_path / "stopped", is_best=True)
+    assert "step 3 of 4" in refused(eval_length.main, tmp_path / "stopped", keep)
+    assert f"{keep}\n" in refused(eval_length.main, paths[0], f"--keep={path}")
+    for flags in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"]):
+        evaluate(paths[0], *flags, keep)
+    names = {"rope.npz", "rope-window8.npz", "rope-max_position300.npz", "rope-window8-yarn.npz"}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == names
+    assert Line.read(tmp_path / "kept" / "rope-window8").config.window == 8
+    assert path.read_bytes() == before
+
+
+def test_a_kept_result_of_other_blocks_or_with_damage_is_refused(runs, evaluate, tmp_path, refused):
+    line = f"{tmp_path}/kept/alibi"
+    evaluate(runs / "alibi", f"--keep={tmp_path}/kept")
+
+    def message(*flags):
+        return refused(eval_length.main, line, "--blocks=20", *flags)
+
+    for flag, measured in {
+        "--seed=2": "--seed=1337",
+        "--lengths=8,16,32": "--lengths=4,8,16,32,64,128,256",
+        "--blocks=10": "--blocks=20",
+        "--protocol=sliding": "--protocol=fixed",
+        "--window=4": "--window=4",  # changes the model
+    }.items():
+        assert line in message(flag) and measured in message(flag)
+    other = prepare(tmp_path, write_texts(tmp_path / "texts"))
+    assert line in message(f"--dataset={other.name}")
+    content = Path(f"{line}.npz").read_bytes()
+    empty = archive(about='{"runs": []}', ends=[1], documents=[1])
+    for damaged in (content[:-9], archive(about="{}"), empty):
+        Path(f"{line}.npz").write_bytes(damaged)
+        assert f"{line}.npz" in message()

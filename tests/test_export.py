@@ -5,11 +5,11 @@ import os
 
 import pytest
 import torch
-from conftest import tokenizer_json
+from conftest import build, tokenizer_json
 
 import config
 from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, named_tokenizer
-from model import GPT, GPTConfig, scheme_names
+from model import GPT, GPTConfig
 from run.checkpoint import Checkpoint
 from run.foreign import import_transformers
 from tools import export
@@ -18,24 +18,12 @@ transformers = import_transformers()
 TEXT = "def f(x):\n    return  x + 1  # naïve 中文 🙂\n\n\n'tis I'll"
 
 
-def write_run(folder, tokenizer, **settings):
-    """A run whose weights are all random, and large enough that any mistake shows."""
-    sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_layer=2, n_head=2, n_embd=32, bias=False)
-    model = GPT(GPTConfig(**sizes | settings)).eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, p in model.named_parameters():
-        is_scale = "ln" in name and name.endswith("weight")
-        torch.nn.init.normal_(p, float(is_scale), 0.2 if p.dim() > 1 else 0.1, generator)
-    folder.mkdir()
-    Checkpoint(
-        model.state_dict(),
-        model.config,
-        step=1,
-        settings={"dataset": "tiny"},
-        best_val_loss=1.0,
-        tokenizer_spec=tokenizer.spec,
-        dataset_hash="",
-    ).save(folder, is_best=True)
+def write_run(folder, tokenizer, pos_scheme="learnable", **settings):
+    """A run whose weights are all random, and large enough that any mistake shows. Returns its model."""
+    sizes = dict(block_size=32, vocab_size=tokenizer.n_vocab + 3, n_embd=32, bias=False)
+    model = build(pos_scheme, spread=2 / 3, **sizes | settings).float()
+    checkpoint = Checkpoint(model.state_dict(), model.config, 1, {}, {"dataset": "tiny"}, 1.0, tokenizer.spec, "")
+    checkpoint.save(folder, is_best=True)
     return model
 
 
@@ -54,7 +42,6 @@ def differences(model, folder):
         ("GPTNeoXForCausalLM", "pos_scheme=rope gelu_tanh bias rope_theta=500"),
         ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=linear rope_factor=3"),
         ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=ntk rope_factor=4"),
-        ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=yarn rope_factor=4"),
         ("GPTNeoXForCausalLM", "pos_scheme=rope rope_scaling=yarn rope_factor=2.5 rope_block_size=512 n_embd=64"),
         ("GPTNeoXForCausalLM", "pos_scheme=rope rope_fraction=0.5"),
         ("GPTNeoXForCausalLM", "pos_scheme=rope rope_fraction=0.3 rope_scaling=linear rope_factor=3"),
@@ -86,8 +73,10 @@ def test_an_export_has_equal_logits_and_writes_the_same_text(architecture, flags
 def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
     if name in ("char", "bpe:290"):
         tokenizer = make_tokenizer(name, {"train": lambda label: [("a.txt", TEXT * 20)]})
+    elif name == "hf":
+        tokenizer = named_tokenizer(tokenizer_json(tmp_path / "tokenizer.json"))
     else:
-        tokenizer = named_tokenizer(tokenizer_json(tmp_path / "tokenizer.json") if name == "hf" else name)
+        tokenizer = named_tokenizer(name)
     write_run(tmp_path / "r", tokenizer, n_embd=2, n_layer=1)
     export.main([f"{tmp_path}/r"])
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "r" / "hf")
@@ -100,16 +89,13 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
         with pytest.raises(Exception, match="Missing"):
             exported.encode("def €")
     else:  # and the file can be read again
-        again = named_tokenizer(f"{tmp_path}/r/hf/tokenizer.json")
-        assert again.encode(text) == ids
-        assert again.encode(text, plain=True) == tokenizer.encode(text, plain=True)
-        assert all(again.decode_bytes([id]) == tokenizer.decode_bytes([id]) for id in range(again.n_vocab))
+        assert named_tokenizer(f"{tmp_path}/r/hf/tokenizer.json").encode(text) == ids
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        *({"pos_scheme": name} for name in scheme_names() if name not in export.ARCHITECTURES),
+        {"pos_scheme": "t5"},
         {"window": 8},
         {"pos_scheme": "rope", "pos_pattern": "10"},
         {"qk_norm": True},
@@ -130,4 +116,4 @@ def test_mistake_in_an_export_leaves_everything_as_it_is(tmp_path, refused, monk
         assert str(run) in refused(export.main, run)
     assert sorted(os.listdir(run)) == ["best.pt", "latest.pt"]
     (tmp_path / "empty").mkdir()
-    assert export.main([f"{run}", f"--hf_dir={tmp_path}/empty"]) == 0
+    assert export.main([str(run), f"--hf_dir={tmp_path}/empty"]) == 0

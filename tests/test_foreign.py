@@ -1,7 +1,6 @@
 """Imported weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
 
 import json
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,10 @@ from run.foreign import import_transformers
 
 transformers = import_transformers()
 V = 30  # ids: the tests' dataset has 25 characters
-CPU = torch.device("cpu")
 
 
 def write_gpt2(folder, **settings):
-    """Writes a GPT-2 with weights large enough that a wrong GELU shows. Returns it and its folder."""
+    """Writes a GPT-2 with weights large enough that a wrong GELU shows. Returns it."""
     torch.manual_seed(0)
     size = dict(vocab_size=V, n_positions=16, n_embd=64, n_layer=2, n_head=2)
     others = dict(initializer_range=0.2, bos_token_id=None, eos_token_id=None)
@@ -32,56 +30,54 @@ def write_gpt2(folder, **settings):
         if p.dim() == 1:  # also biases and norms
             p.data += 0.2 * torch.randn_like(p)
     theirs.save_pretrained(folder)
-    return theirs, folder
+    return theirs
 
 
-@pytest.fixture(scope="module", params=["gelu_new", "gelu"])
-def gpt2(request, tmp_path_factory):
-    return write_gpt2(tmp_path_factory.mktemp("hf") / "small", activation_function=request.param)
+def logits(checkpoint, idx):
+    return checkpoint.model(torch.device("cpu"))(idx, idx)[0]
 
 
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu"])
 @torch.no_grad()
-def test_a_gpt2_gives_its_own_logits_and_text_and_another_gelu_does_not(gpt2):
-    theirs, folder = gpt2
+def test_a_gpt2_gives_its_own_logits_and_text_and_another_gelu_does_not(activation, tmp_path):
+    theirs = write_gpt2(tmp_path, activation_function=activation)
     idx = torch.randint(V, (3, 16))
-    logits = theirs(idx).logits
-    checkpoint = load_checkpoint(folder / "config.json")
-    tanh = theirs.config.activation_function == "gelu_new"
-    assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=tanh)
-    ours = load_checkpoint(folder).model(CPU)
-    assert (ours(idx, idx)[0] - logits).abs().max() <= 1e-4
+    expected = theirs(idx).logits
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=activation == "gelu_new")
+    assert (logits(checkpoint, idx) - expected).abs().max() <= 1e-4
     text = theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
+    ours = checkpoint.model(torch.device("cpu"))
     assert torch.equal(ours.generate(idx[:, :4], 12, temperature=0), text)
-    other = replace(checkpoint, config=replace(checkpoint.config, gelu_tanh=not tanh)).model(CPU)
-    assert (other(idx, idx)[0] - logits).abs().max() > 1e-3
+    other = replace(checkpoint.config, gelu_tanh=activation == "gelu")
+    assert (logits(replace(checkpoint, config=other), idx) - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("layout", ["shards", "bin", "without_head"])
 @torch.no_grad()
-def test_a_gpt2_can_be_in_several_files_in_an_old_one_or_without_its_head(layout, gpt2, tmp_path):
-    theirs = gpt2[0]
-    idx = torch.randint(V, (3, 16))
-    saved = theirs.transformer if layout == "without_head" else theirs  # as on the hub: wte.weight, h.0.ln_1.weight
-    saved.save_pretrained(tmp_path, max_shard_size="50KB" if layout == "shards" else "1GB")
-    assert (tmp_path / "model.safetensors").is_file() == (layout != "shards")
+def test_a_gpt2_can_be_in_several_files_in_an_old_one_or_without_its_head(layout, tmp_path):
+    theirs = write_gpt2(tmp_path)
+    weights = tmp_path / "model.safetensors"
     if layout == "bin":
-        masks = {"transformer.h.0.attn.bias": torch.ones(1), "transformer.h.0.attn.masked_bias": torch.ones(1)}
+        masks = {f"transformer.h.0.attn.{name}": torch.ones(1) for name in ("bias", "masked_bias")}
         torch.save(theirs.state_dict() | masks, tmp_path / "pytorch_model.bin")
-        (tmp_path / "model.safetensors").unlink()
-    ours = load_checkpoint(tmp_path).model(CPU)
-    assert (ours(idx, idx)[0] - theirs(idx).logits).abs().max() <= 1e-4
+        weights.unlink()
+    elif layout == "shards":
+        weights.unlink()
+        theirs.save_pretrained(tmp_path, max_shard_size="50KB")
+        assert not weights.exists()
+    else:  # as on the hub: wte.weight, h.0.ln_1.weight
+        theirs.transformer.save_pretrained(tmp_path)
+    idx = torch.randint(V, (3, 16))
+    assert (logits(load_checkpoint(tmp_path), idx) - theirs(idx).logits).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize(
     "name, value, word",
     [
         ("model_type", "llama", "model_type"),
-        ("n_inner", 32, "n_inner"),
         ("activation_function", "relu", "activation_function"),
-        ("layer_norm_epsilon", 1e-6, "layer_norm_epsilon"),
-        ("reorder_and_upcast_attn", True, "reorder_and_upcast_attn"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
-        ("tie_word_embeddings", False, "tie_word_embeddings"),
         ("n_layer", 3, "transformer.h.2.attn."),
         ("n_embd", 128, "cannot be loaded"),
     ],
@@ -111,9 +107,10 @@ def test_only_hub_names_use_the_network(tmp_path, monkeypatch, refused):
     assert asked == ["gpt2", "gpt2-xl", "owner/name"]
 
 
-def test_mistake_without_transformers(gpt2, monkeypatch, refused):
+def test_mistake_without_transformers(tmp_path, monkeypatch, refused):
+    write_gpt2(tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in refused(sample.main, f"--out_dir={gpt2[1]}")
+    assert "pip install transformers" in refused(sample.main, f"--out_dir={tmp_path}")
 
 
 @pytest.fixture(scope="module")
@@ -146,32 +143,33 @@ def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt):
     for source in (folder, folder / "ckpt.pt"):
         checkpoint = load_checkpoint(source)
         assert checkpoint.step == 250
-        assert torch.equal(checkpoint.model(CPU)(idx, idx)[0], model(idx, idx)[0])
+        assert torch.equal(logits(checkpoint, idx), model(idx, idx)[0])
 
 
 @pytest.fixture(params=["nanogpt", "gpt2"])
-def foreign(request, nanogpt, tmp_path_factory):
-    return nanogpt[1] if request.param == "nanogpt" else write_gpt2(tmp_path_factory.mktemp("hf") / "m")[1]
+def foreign(request, nanogpt, tmp_path):
+    """The folder of a model from other code."""
+    if request.param == "nanogpt":
+        return nanogpt[1]
+    write_gpt2(tmp_path / "m")
+    return tmp_path / "m"
 
 
 def test_samples_with_a_named_tokenizer(foreign, dataset, gpt2_bpe, refused):
     texts, _ = write_sample(foreign, tokenizer=f"data:{dataset}", start="def f", num_samples=2, max_new_tokens=20)
-    assert len(texts) == 2 and all(text.startswith("def f") and len(text) == 25 for text in texts)
+    assert [text[:5] for text in texts] == ["def f"] * 2 and [len(text) for text in texts] == [25, 25]
     assert "--tokenizer=gpt2" in refused(sample.main, f"--out_dir={foreign}")
     message = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt2")
     assert "30 ids" in message and "50,257" in message
 
 
 @pytest.mark.usefixtures("few_documents")
-def test_is_evaluated_beside_a_run(foreign, dataset, trained, tmp_path, capsys, refused):
-    shutil.copytree(trained("rope"), tmp_path / "rope", ignore=shutil.ignore_patterns("length*"))
-    argv = [str(foreign), f"{tmp_path}/rope", "--block_tokens=1", "--blocks=20", f"--results_dir={tmp_path}/results"]
-    assert "--dataset" in refused(eval_length.main, *argv)
-    argv.append(f"--dataset={dataset}")
-    for n_measured_before in (0, 2):
-        assert eval_length.main(argv) == 0
-        assert capsys.readouterr().out.count("measured before") == n_measured_before
-    assert len(list(foreign.glob("length-*.npz"))) == 1
+def test_is_evaluated_beside_a_run(foreign, dataset, trained, evaluate, refused):
+    pair = foreign, trained("rope")
+    assert "--dataset" in refused(eval_length.main, *pair)
+    evaluate(*pair, f"--dataset={dataset}")
+    assert evaluate(*pair, f"--dataset={dataset}").out.count("measured before") == 2
+    assert list(foreign.glob("length-*.npz"))
 
 
 def test_a_hub_model_has_a_folder_of_its_own_for_results(tmp_path, monkeypatch):
