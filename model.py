@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
-LOGITS = 2**26  # above this many logits, training computes the loss in chunks
+MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
@@ -81,7 +81,7 @@ class GPTConfig:
         """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
         if with_gaps and not find_scheme(self.pos_scheme).gaps:
             raise ValueError(f"{self.pos_scheme} cannot take positions with gaps below {limit}")
-        if limit > (self.max_positions or limit):
+        if self.max_positions is not None and limit > self.max_positions:
             raise ValueError(
                 f"{self.pos_scheme} positions are defined for {self.max_positions} tokens, not for {limit}"
             )
@@ -101,7 +101,7 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def project(self, x, positions, past):
+    def project(self, x, at, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
         qkv = self.c_attn(x).unflatten(-1, (3, self.n_head, -1))  # (B, T, 3, H, D)
         q, k, v = qkv.unbind(2)
@@ -111,20 +111,20 @@ class CausalSelfAttention(nn.Module):
         if self.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
-        q, k = positions.scheme.rotate(q, k, x, positions.prepared, positions.layer, past)
+        q, k = at.scheme.rotate(q, k, x, at.prepared, at.layer, past)
         return q, k, v
 
-    def forward(self, x, positions, cache=None):
-        """x (B, T, C) -> (B, n, C): the last n tokens, those that `positions` has queries for."""
-        past = cache.past[positions.layer] if cache else {}
-        q, k, v = self.project(x, positions, past)
+    def forward(self, x, at, cache=None):
+        """x (B, T, C) -> (B, n, C): the last n tokens, those that `at` has queries for."""
+        past = cache.past[at.layer] if cache else {}
+        q, k, v = self.project(x, at, past)
         if cache:
-            k = cache.append((positions.layer, "k"), k, positions.window)  # (B, H, S, ·)
-            v = cache.append((positions.layer, "v"), v, positions.window)  # (B, H, S, D)
-            positions = positions.part(keys=slice(-k.size(2), None))
-        q = q[:, :, -len(positions.q) :]
+            k = cache.append((at.layer, "k"), k, at.window)  # (B, H, S, ·)
+            v = cache.append((at.layer, "v"), v, at.window)  # (B, H, S, D)
+            at = at.part(keys=slice(-k.size(2), None))
+        q = q[:, :, -len(at.q_pos) :]
         dropout_p = self.dropout if self.training else 0.0
-        y = attend(q, k, v, positions, dropout_p)  # (B, H, n, D)
+        y = attend(q, k, v, at, dropout_p)  # (B, H, n, D)
         y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
         y = self.c_proj(y)
         return self.resid_dropout(y)
@@ -153,10 +153,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x, positions, cache=None):
-        """x (B, T, C) -> (B, n, C): the last n tokens, those that `positions` has queries for. Usually n = T."""
-        n = len(positions.q)
-        x = x[:, -n:] + self.attn(self.ln_1(x), positions, cache)
+    def forward(self, x, at, cache=None):
+        """x (B, T, C) -> (B, n, C): the last n tokens, those that `at` has queries for. Usually n = T."""
+        n = len(at.q_pos)
+        x = x[:, -n:] + self.attn(self.ln_1(x), at, cache)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -255,14 +255,14 @@ class GPT(nn.Module):
         return self.transformer.ln_f(x)
 
     def forward(self, idx, targets=None, cache=None, positions=None):
-        """With targets (B, T): logits (B, T, V), or None if they are more than LOGITS, and the mean loss in nats per
-        token. Without targets: the logits of the last position (B, 1, V), and None."""
+        """With targets (B, T): logits (B, T, V), or None if they are more than MAX_LOGITS, and the mean loss in nats
+        per token. Without targets: the logits of the last position (B, 1, V), and None."""
         if targets is None:
             hidden = self.hidden(idx, cache, 1, positions)
             return self.lm_head(hidden), None
         hidden = self.hidden(idx, cache, positions=positions)
         targets = targets.flatten()
-        if len(targets) * self.config.vocab_size > LOGITS:
+        if len(targets) * self.config.vocab_size > MAX_LOGITS:
             loss = ChunkedLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)
             return None, loss
         logits = self.lm_head(hidden)
@@ -305,9 +305,9 @@ class WithoutDrawing(TorchFunctionMode):
 # Attention, the loss and sampling
 
 
-def attend(q, k, v, positions, dropout_p):
+def attend(q, k, v, at, dropout_p):
     """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), under the window and the bias of
-    `positions`. Returns (B, H, T, D). W is D, or more if the scheme added channels to q and k.
+    `at`. Returns (B, H, T, D). W is D, or more if the scheme added channels to q and k.
 
     If no mask or bias is needed, this is one flash call. Otherwise blocks of queries attend one after another, each to
     the keys it can see, with the mask and bias of that block only. So no (T, S) tensor exists, and the cost of a window
@@ -319,7 +319,7 @@ def attend(q, k, v, positions, dropout_p):
     scale = 1 / math.sqrt(D)
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
-    if not positions.biased and T in (1, S) and S <= positions.window:  # a single query sees every key
+    if not at.biased and T in (1, S) and S <= at.window:  # a single query sees every key
         y = F.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal=T > 1, scale=scale)
         return y[..., :D]
 
@@ -328,12 +328,12 @@ def attend(q, k, v, positions, dropout_p):
     for start in reversed(range(0, T, size)):  # the last block first: the others fit into its buffers
         end = min(T, start + size)
         block = slice(start, end)
-        first = max(0, S - T + start - positions.window + 1)
+        first = max(0, S - T + start - at.window + 1)
         seen = slice(first, S - T + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
         values = v[:, :, seen]
-        mask = positions.part(block, seen).mask(queries, keys)
+        mask = at.part(block, seen).mask(queries, keys)
         if mask.is_cuda or not mask.requires_grad:
             y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
         else:  # only CUDA's kernels have gradients for the mask
@@ -353,19 +353,19 @@ class Positions:
     window: float  # how many keys a query sees
     scheme: "PositionScheme"
     prepared: object  # what scheme.prepare returned
-    q: torch.Tensor  # (queries,) int64
-    k: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
+    q_pos: torch.Tensor  # (queries,) int64
+    k_pos: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
 
     def part(self, queries=slice(None), keys=slice(None)):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
-        return replace(self, q=self.q[queries], k=self.k[keys])
+        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
 
     @property
     def biased(self):
         return type(self.scheme).bias is not PositionScheme.bias
 
     def bias(self, q, k):
-        return self.scheme.bias(q, k, self.q, self.k, self.prepared, self.layer)
+        return self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
 
     def mask(self, q, k):
         """What attention adds to the scores: (1 or B, 1 or H, queries, keys)."""
@@ -378,8 +378,8 @@ class Positions:
     def visible(self):
         """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
         positions may have gaps."""
-        keys = torch.arange(len(self.k), device=self.k.device)
-        queries = keys[-len(self.q) :, None]
+        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
+        queries = keys[-len(self.q_pos) :, None]
         return (keys <= queries) & (keys > queries - self.window)
 
 
@@ -403,10 +403,9 @@ class KVCache:
             buffer = F.pad(buffer[:, :, start:end], room)
             end -= start
             start = 0
-        end += T
-        buffer[:, :, end - T : end] = new
-        self.buffers[key] = buffer, end
-        return buffer[:, :, start:end]
+        buffer[:, :, end : end + T] = new
+        self.buffers[key] = buffer, end + T
+        return buffer[:, :, start : end + T]
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -418,7 +417,7 @@ class ChunkedLoss(torch.autograd.Function):
         total = 0.0
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight)
-        rows = max(1, LOGITS // len(weight))
+        rows = max(1, MAX_LOGITS // len(weight))
         for start in range(0, len(hidden), rows):
             chunk = slice(start, start + rows)
             logits = F.linear(hidden[chunk], weight)

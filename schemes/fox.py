@@ -21,6 +21,7 @@ class FoX(PositionScheme, name="fox"):
     """
 
     options = {"b": 0.0}
+    reads = ("pos_init",)
     no_decay = ("b",)
 
     def __init__(self, config):

@@ -19,6 +19,7 @@ class PaTH(PositionScheme, name="path"):
     gives all a of a step.
     """
 
+    reads = ("pos_init",)
     no_decay = ("b",)
     rank = 32
     width = 3  # of the convolution
@@ -64,6 +65,7 @@ class PaTH(PositionScheme, name="path"):
             turned = q  # by all H from the query back to the keys of the step
             scores = []
             for start in reversed(range(0, len(k_pos), self.step)):
+                # a_t = β_t·(turned·w_t − Σ_{s>t} a_s·w_s·w_t), and key j scores turned·k_j − Σ_{s>j} a_s·w_s·k_j
                 t = slice(start, start + self.step)
                 right = turned @ w[:, :, t].mT * beta[..., t]
                 right = right.where(seen[:, t], 0.0)

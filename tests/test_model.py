@@ -362,7 +362,7 @@ def test_the_loss_in_chunks_equals_the_loss(monkeypatch):
     targets = tokens(model, 2, 24, seed=1)
     results = []
     for limit in (2**26, 11 * 48 - 1, 11 * 7, 11, 1):  # all 48 rows at once; at most 47, 7, 1 and 1 rows
-        monkeypatch.setattr(M, "LOGITS", limit)
+        monkeypatch.setattr(M, "MAX_LOGITS", limit)
         model.zero_grad()
         logits, loss = model(idx, targets)
         (3 * loss).backward()
