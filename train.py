@@ -127,7 +127,7 @@ def train(cfg, run=None, source=None):
     peak = world.peak()
 
     # the text, its batches and the validation windows
-    dataset = world.rank_zero_first(lambda: data.load(cfg.dataset))
+    dataset = data.load(cfg.dataset)
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 

@@ -48,12 +48,9 @@ def parse(cls, argv, bare_field=None):
         elif bare_field and bare_field not in flags:
             flags[bare_field] = arg
         else:
-            hint = ""
-            if Path(arg).is_dir():
-                hint = f": did you mean --out_dir={arg}?"
-            elif Path("config", f"{arg}.py").is_file():
-                hint = f": did you mean config/{arg}.py?"
-            raise ValueError(f"{arg!r} is neither a config file (NAME.py) nor a flag (--key=value){hint}")
+            raise ValueError(
+                f"{arg!r} is neither a config file nor a flag: did you mean --out_dir={arg} or config/{arg}.py?"
+            )
     return values | flags, files
 
 
@@ -63,8 +60,6 @@ def parse_flag(cls, arg):
     if arg == "--init_from=resume":  # nanoGPT's: no field has this name
         key = "init_from=resume"
     types = types_of(cls, key)
-    if tuple in types:
-        raise ValueError(f"{key} are given without a flag: {text}")
     if not equals and bool not in types:
         raise ValueError(f"--{key} needs a value, after an equals sign: --{key}=VALUE")
     return key, convert(key, text if equals else True, types)
@@ -99,10 +94,9 @@ def types_of(cls, key, path=""):
     annotations = {field.name: field.type for field in dataclasses.fields(cls)}
     if key not in annotations:
         names = [ALIASES.get(key), *difflib.get_close_matches(str(key), annotations, n=1)]
-        dashes = "" if path else "--"
+        hint = next((f"did you mean --{name}?" for name in names if name in annotations), "--help lists all keys")
         where = f" in {path}" if path else ""
-        hint = next((f"did you mean {dashes}{name}?" for name in names if name in annotations), "--help lists all keys")
-        raise ValueError(f"unknown key {dashes}{key}{where}: {hint}")
+        raise ValueError(f"unknown key --{key}{where}: {hint}")
     if choices_of(annotations[key]):
         return (str,)
     return typing.get_args(annotations[key]) or (annotations[key],)
@@ -152,17 +146,15 @@ def check_choices(cfg):
 def help_text(cls):
     """What the script does, and each of its fields with its default, its choices and its comment, under titles."""
     comments = field_comments(cls)
-    fields = dataclasses.fields(cls)
-    flags = [f"--{field.name}={field.default!r}" for field in fields]
-    width = max(map(len, flags))
     parts = {}  # title -> rows
-    for field, flag in zip(fields, flags, strict=True):
+    for field in dataclasses.fields(cls):
         title, comment = comments[field.name]
+        flag = f"--{field.name}={field.default!r}"
         choices = "|".join(choices_of(field.type))
         if choices:
             comment = f"[{choices}] {comment}"
-        parts.setdefault(title, [f"{title}:"]).append(f"  {flag:{width}}  {comment}")
-    return "\n\n".join([inspect.getdoc(inspect.getmodule(cls)) or "", *map("\n".join, parts.values())])
+        parts.setdefault(title, [f"{title}:"]).append(f"  {flag:32}  {comment}")
+    return "\n\n".join([inspect.getdoc(inspect.getmodule(cls)), *map("\n".join, parts.values())])
 
 
 def field_comments(cls):

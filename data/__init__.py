@@ -13,20 +13,12 @@ import numpy as np
 import torch
 
 from data.tokenizers import tokenizer_from
-from run.files import json_hash, matches
+from run.files import json_hash
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT = "sympy_char"  # needs no download, so it is prepared when it is missing
 HASHED_BELOW = 100e6  # bytes; of larger files only the size is checked
 SPLITS = ("train", "val")
-SPLIT = {"tokens": int, "documents": int, "bytes": int, "sha256": str, "docs_sha256": str}
-META = {  # the form of meta.json; a type is never taken from a file
-    "source": {"text": str},
-    "vocab_size": int,
-    "dtype": ("uint16", "uint32"),
-    "tokenizer": {"kind": str},
-    "splits": {"train": SPLIT, "val": SPLIT},
-}
 
 
 def tuning_part(n_tokens):
@@ -86,16 +78,23 @@ def folder_of(name):
 def load(name):
     """The prepared dataset `name`. ValueError if it is missing or if its files do not match its meta.json."""
     folder = folder_of(name)
-    if not (folder / "meta.json").is_file():
+    path = folder / "meta.json"
+    if not path.is_file():
         prepare_default(name)
-    meta = read_meta(folder / "meta.json")
-    tokenizer = tokenizer_from(meta["tokenizer"])
-    splits = {}
-    for split in SPLITS:
-        info = meta["splits"][split]
-        tokens = open_array(folder / f"{split}.bin", meta["dtype"], info["tokens"], info["sha256"])
-        docs = open_array(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
-        splits[split] = Split(tokens, docs, tokenizer.n_vocab)
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        tokenizer = tokenizer_from(meta["tokenizer"])
+        splits = {}
+        for split in SPLITS:
+            info = meta["splits"][split]
+            dtype = token_dtype(tokenizer.n_vocab)  # never a type that the file names, which could be one of pointers
+            tokens = open_array(folder / f"{split}.bin", dtype, info["tokens"], info["sha256"])
+            docs = open_array(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
+            splits[split] = Split(tokens, docs, tokenizer.n_vocab)
+    except ModuleNotFoundError:  # the tokenizer needs an optional package
+        raise
+    except Exception as error:  # whatever a damaged file provokes
+        raise ValueError(f"{path} cannot be loaded: {error}") from None
     return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
 
 
@@ -110,21 +109,12 @@ def prepare_default(name):
     for text_name, text in texts.TEXTS.items():
         if Path(name).name in (text_name, text.dataset):
             argument = text_name
-    prepared = ", ".join(sorted(path.parent.name for path in ROOT.glob("*/meta.json"))) or "none"
-    raise ValueError(
-        f"dataset {name!r} is not prepared (prepared are: {prepared}): run  python -m data.prepare {argument}"
-    )
+    raise ValueError(f"dataset {name!r} is not prepared: run  python -m data.prepare {argument}")
 
 
-def read_meta(path):
-    """The content of a meta.json. ValueError if it is damaged."""
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        meta = None
-    if not matches(meta, META):
-        raise ValueError(f"{path} is damaged or not of the expected kind: prepare it again")
-    return meta
+def token_dtype(n_vocab):
+    """The type of token ids in a file."""
+    return np.dtype("uint16" if n_vocab <= 65536 else "uint32")
 
 
 def file_hash(path):

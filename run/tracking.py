@@ -1,13 +1,13 @@
 """How a run is followed: metrics.jsonl, progress lines, loss.png and wandb."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -45,19 +45,18 @@ class RunLog:
         self.metrics = self.folder / "metrics.jsonl"
         if not self.reports:
             return
-        if cfg.overwrite and segment == 0:
+        if cfg.overwrite:
             for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)
         rows = read_metrics(self.folder) if segment else []
         earlier = json_lines(row for row in rows if row["step"] <= step)
         files.write(self.metrics, earlier)
-        id = f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"  # wandb ids are never reused
         init = {
             "project": cfg.wandb_project,
             "group": cfg.wandb_group or Path(cfg.dataset).name,
             "job_type": "train",
-            "id": f"{id}-r{segment}" if segment else id,
-            "config": dataclasses.asdict(cfg),
+            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",  # wandb ids are never reused
+            "config": asdict(cfg),
         }
         log = (str(self.metrics), len(earlier), {})
         self.process = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init, [log])
@@ -120,18 +119,19 @@ def draw_losses(folder):
         figure.savefig(f, format="png")
 
 
+@dataclass
 class Pace:
-    """Speed and remaining time of a run from step `first` to step `last`, with so many tokens a step, on hardware that
-    computes at most `peak` FLOP/s."""
+    """Speed and remaining time of a run from step `first` to step `last`."""
 
-    def __init__(self, first, last, tokens, flops_per_token, peak):
-        self.first = first
-        self.last = last
-        self.tokens = tokens
-        self.flops_per_token = flops_per_token
-        self.peak = peak
+    first: int
+    last: int
+    tokens: int  # of a step
+    flops_per_token: float
+    peak: float  # FLOP/s of the hardware
+
+    def __post_init__(self):
         self.start = time.perf_counter()
-        self.restart(first)
+        self.restart(self.first)
 
     def restart(self, step):
         """Measures speed from here on, so that it leaves out the time of an evaluation."""
@@ -168,7 +168,7 @@ def start_wandb(mode, axes, init, logs):
     run (path, offset, further arguments of wandb.init). The process logs the lines of the file after the offset. It
     finishes when its stdin is closed, even if that is because this process died."""
     if mode == "auto":
-        mode = os.environ.get("WANDB_MODE") or "auto"
+        mode = os.environ.get("WANDB_MODE", mode)
     if mode == "disabled":
         return None
     options = json.dumps({"mode": mode, "axes": axes, "init": init, "logs": logs})

@@ -212,11 +212,11 @@ def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
         "e\u0301": {"normalizer": tokenizers.normalizers.NFC()},
     }.items():
         tokenizer = named_tokenizer(tokenizer_json(tmp_path / "t.json", **changes))
-        with pytest.raises(ValueError, match="the tokenizer turns"):
+        with pytest.raises(ValueError, match="the tokenizer changes"):
             tokenizer.encode(text)
     assert tokenizer.encode("é")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match="pip install tokenizers"):
+    with pytest.raises(ModuleNotFoundError, match="tokenizers"):
         tokenizer_from(tokenizer.spec)
 
 

@@ -69,7 +69,7 @@ MISTAKES = [
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4'"),
     # evaluations
     (eval_length.main, "", "eval_length.py out/rope"),
-    (eval_length.main, "--runs=out/rope", "without a flag"),
+    (eval_length.main, "--runs=out/rope", "runs='out/rope'"),
     (eval_length.main, "{rope} --max_position=16", "max_position=16"),
     (eval_length.main, "{rope} --lengths=a", "lengths='a'"),
     (eval_length.main, "{rope} --block_tokens=2", "block_tokens=2"),
@@ -83,7 +83,7 @@ MISTAKES = [
     # tools
     (bench.main, "--nanogpt={out}", "{out}/model.py"),
     (export.main, "", "hf:OWNER/NAME"),
-    (export.main, "{rope} --hf_dir={rope}", "--hf_dir"),
+    (export.main, "{rope} --hf_dir={rope}", "not empty: "),
 ]  # fmt: skip
 
 
