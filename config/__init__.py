@@ -19,7 +19,6 @@ from pathlib import Path
 ALIASES = {  # what users of nanoGPT type -> our name
     "init_from=resume": "resume",
     "lr_decay_iters": "max_iters",
-    "steps": "max_iters",
     "lr": "learning_rate",
     "prompt": "start",
 }
@@ -115,15 +114,12 @@ def convert(key, given, types):
             value = value.capitalize()
         with contextlib.suppress(ValueError, SyntaxError):
             value = ast.literal_eval(value)
-    if type(value) in (int, float) and not abs(value) < 2**53:
-        raise ValueError(f"{key}={reprlib.repr(given)} is not a number below {2**53:.0e}")
     if float in types and type(value) is int:
         value = float(value)
     if int in types and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
     if type(value) not in types:
-        names = " or ".join(t.__name__ for t in types)
-        raise ValueError(f"{key}={reprlib.repr(given)} must be of type {names}")
+        raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(t.__name__ for t in types)}")
     return value
 
 
@@ -168,6 +164,5 @@ def field_comments(cls):
                 title = match[1]
             elif match := re.match(r"    (\w+):[^#]*#?\s*(.*)", line):
                 name, comment = match.groups()
-                _, inherited = comments.get(name, ("", ""))
-                comments[name] = title, comment or inherited
+                comments[name] = title, comment or comments[name][1]
     return comments

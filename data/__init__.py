@@ -49,10 +49,7 @@ class Split:
         n_tokens = len(self.tokens)
         n_windows = (n_tokens - 1) // length
         if n_windows < 1:
-            raise ValueError(
-                f"the validation text has {n_tokens:,} tokens, too few for block_size={length}: "
-                f"at least {length + 1:,} are needed"
-            )
+            raise ValueError(f"the validation text has {n_tokens:,} tokens, too few for block_size={length}")
         if max_tokens is None:
             return length * np.arange(n_windows)
         n_windows = max(1, tuning_part(n_tokens) // length)
@@ -125,7 +122,7 @@ def file_hash(path):
 
 def open_array(path, dtype, count, sha256):
     """The array in a file. ValueError unless the file is what meta.json says."""
-    size = path.stat().st_size if path.is_file() else 0
+    size = path.stat().st_size
     is_whole = 0 < size == count * np.dtype(dtype).itemsize
     if not is_whole or (size < HASHED_BELOW and file_hash(path) != sha256):
         raise ValueError(f"{path} is damaged or incomplete: prepare the dataset again, with --overwrite")
@@ -156,10 +153,7 @@ class Batches:
         n_tokens = len(self.split.tokens)
         self.n_windows = (n_tokens - self.block_size) // self.block_size
         if self.n_windows < 1:
-            raise ValueError(
-                f"the training text has {n_tokens:,} tokens, too few for block_size={self.block_size}: "
-                f"at least {2 * self.block_size:,} are needed"
-            )
+            raise ValueError(f"the training text has {n_tokens:,} tokens, too few for block_size={self.block_size}")
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):

@@ -112,13 +112,6 @@ def dataset_name(cfg, text):
     return f"{text.dataset.removesuffix('_char')}_{Path(cfg.tokenizer).stem.replace(':', '')}"
 
 
-def check_folder(folder):
-    """ValueError if a folder holds files that are not a dataset's."""
-    names = {path.name for path in folder.glob("[!.]*")}
-    if names and FILES[0] not in names:
-        raise ValueError(f"{folder} holds other files, such as {min(names)}: choose another --name, or --overwrite")
-
-
 def check_unchanged(name, source, tokenizer):
     """ValueError if the prepared dataset `name` is from another source, or in the tokens of another tokenizer."""
     dataset = data.load(name)
@@ -140,7 +133,7 @@ def main(argv):
     text = find_text(names, cfg.glob)
     kind = cfg.tokenizer or text.tokenizer
     source = {"text": text.source, "tokenizer": kind, "state": text.state}
-    for flag in flags.keys() - {"tokenizer", "name", "overwrite"}:
+    for flag in sorted(flags.keys() - {"tokenizer", "name", "overwrite"}):
         if flag not in text.flags:
             raise ValueError(f"--{flag} has no meaning for {' '.join(names)}")
         if flag != "file":  # every copy is the same text
@@ -149,8 +142,9 @@ def main(argv):
     tokenizer = None if is_trained else named_tokenizer(kind)
     name = dataset_name(cfg, text)
     folder = data.folder_of(name)
-    if not cfg.overwrite:
-        check_folder(folder)
+    files = {path.name for path in folder.glob("[!.]*")}
+    if files and FILES[0] not in files and not cfg.overwrite:
+        raise ValueError(f"{folder} holds other files, such as {min(files)}: choose another --name, or --overwrite")
     with locked(folder, wait=True), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not cfg.overwrite:
             check_unchanged(name, source, tokenizer)

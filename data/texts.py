@@ -91,15 +91,14 @@ def documents_of(texts, separator):
     """The documents in {name: text or file}: whole texts, or their parts between separators."""
     ending = separator if separator.isspace() else ""  # a document keeps the blank line after it
 
-    def read():
-        for name, source in texts.items():
+    def documents(label):
+        for name, source in tqdm(texts.items(), label, unit="file"):
             text = text_of(source)
             for part in text.split(separator) if separator else [text]:
                 if part:
                     yield name, part + ending
 
-    total = None if separator else len(texts)
-    return lambda label: tqdm(read(), label, total, unit="doc")
+    return documents
 
 
 def text_of(source):
@@ -137,18 +136,17 @@ def split_rows(cfg, source, **location):
     try:
         splits = datasets.load_dataset(name=cfg.config or None, **location)
     except Exception as error:  # of any type: from the network, the hub or a file
-        reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ValueError(f"{source} could not be loaded: {reason}") from None
+        error = error.__cause__ or error
+        raise ValueError(f"{source} could not be loaded: {' '.join(str(error).split())[:300]}") from None
     if "train" not in splits:
         raise ValueError(f"{source} has no split 'train', only: {', '.join(splits)}")
     train = splits["train"]
     val = splits.get("validation")
     if getattr(train.features.get(cfg.column), "dtype", None) not in ("string", "large_string"):
-        columns = ", ".join(train.features)
-        raise ValueError(f"--column={cfg.column!r} is not a column of text in {source}, which has: {columns}")
+        raise ValueError(f"--column={cfg.column!r} is no column of text in {source}: {', '.join(train.features)}")
     if val is None:
         n_rows = len(train)
-        n_val = max(math.ceil(0.0005 * n_rows), min(100, math.ceil(0.1 * n_rows)))
+        n_val = math.ceil(max(0.0005 * n_rows, min(100, 0.1 * n_rows)))
         order = np.random.default_rng(2357).permutation(n_rows)
         val = train.select(np.sort(order[:n_val]))
         train = train.select(np.sort(order[n_val:]))
@@ -187,14 +185,9 @@ def sympy(cfg):
 
 
 def shakespeare(cfg):
-    source = cfg.file or SHAKESPEARE
-    try:
-        with open(source, "rb") if cfg.file else urllib.request.urlopen(source, timeout=60) as f:
-            content = f.read()
-    except OSError as error:
-        raise ValueError(f"{source} could not be read ({error}): give a copy with --file=PATH") from None
+    content = Path(cfg.file).read_bytes() if cfg.file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
-        raise ValueError(f"{source} is not Tiny Shakespeare; for your own text: python -m data.prepare PATH")
+        raise ValueError(f"{cfg.file or SHAKESPEARE} is not Tiny Shakespeare")
     return split_texts({"input.txt": content.decode()})
 
 
@@ -241,7 +234,7 @@ def find_text(names, glob):
             return TEXTS[name]
         if name.startswith("hf:"):
             path = name.removeprefix("hf:")
-            return hub(path, path.split("/")[-1])
+            return hub(path, Path(path).name)
     return files_text(names, glob)
 
 

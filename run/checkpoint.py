@@ -118,8 +118,10 @@ class Checkpoint:
         dataset may choose another text."""
         self.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
         if not named and self.dataset_hash not in (None, dataset.hash):
-            message = f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds"
-            raise ValueError(f"{message}; to use that text anyway, name it: --dataset={dataset.name}")
+            raise ValueError(
+                f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds; "
+                f"to use that text anyway, name it: --dataset={dataset.name}"
+            )
 
     def dataset_name(self, named=""):
         """The dataset `named` or, by default, the one that the model was trained on."""
@@ -156,12 +158,12 @@ def find_checkpoint(name, which):
     path = Path(name)
     if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
         return path
-    in_folder = (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")
-    for file in (path, *(path / name for name in in_folder)):
+    for part in ("", f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json"):
+        file = path / part
         if file.is_file():
             return file.parent if file.name == "config.json" else file
-    nearby = {p.stem for p in path.parent.glob("*") if p.is_dir() or p.suffix == ".npz"} - {path.name}
-    similar = difflib.get_close_matches(path.name, nearby, n=1)
+    nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
+    similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
     advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
     if similar:
         advice = f"did you mean {path.with_name(similar[0])}?"
@@ -175,8 +177,10 @@ def read_file(path):
             raise ValueError
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever a damaged file provokes
-        advice = "if it is a run's latest.pt or best.pt, the other one may be intact and can take its place"
-        raise ValueError(f"it is damaged, of another kind, or contains code; {advice}") from None
+        raise ValueError(
+            "it is damaged, of another kind, or contains code; if it is a run's latest.pt or best.pt, the other one "
+            "may be intact and can take its place"
+        ) from None
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
     if content.pop("version", None) != VERSION:
@@ -190,9 +194,8 @@ def check(checkpoint):
         if not isinstance(getattr(checkpoint, f.name), f.type):
             raise ValueError(f"invalid {f.name}")
     json.dumps([checkpoint.settings, checkpoint.tokenizer_spec, checkpoint.history])  # plain types only
-    weights = checkpoint.weights
-    model = GPT.from_weights(checkpoint.config, weights)
-    if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+    model = GPT.from_weights(checkpoint.config, checkpoint.weights)
+    if not torch.equal(model.lm_head.weight, checkpoint.weights["lm_head.weight"]):
         raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
 
 

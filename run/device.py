@@ -69,8 +69,10 @@ class World:
         micro_steps = math.ceil(micro_steps / self.size)  # of each process
         size, rest = divmod(rows, self.size * micro_steps)
         if rest:
-            n_parts = f"{self.size} processes × {micro_steps} micro-steps"
-            raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {n_parts}")
+            raise ValueError(
+                f"batch_size·gradient_accumulation_steps={rows} must be a multiple of "
+                f"{self.size} processes × {micro_steps} micro-steps"
+            )
         parts = [range(start, start + size) for start in range(0, rows, size)]
         return rows, parts[self.rank * micro_steps :][:micro_steps]
 
@@ -81,7 +83,7 @@ class World:
         n = 8192 if self.device.type == "cuda" else 1024
         a = torch.randn(n, n, device=self.device, dtype=self.dtype)
         timer = Timer("a @ a", globals={"a": a}, num_threads=torch.get_num_threads())
-        return self.size * 2 * n**3 / min(timer.timeit(2).mean for _ in range(5))
+        return self.size * 2 * n**3 / timer.blocked_autorange().median
 
     def place(self, tensors):
         """Copies the tensors to this process's device."""

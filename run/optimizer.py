@@ -79,7 +79,7 @@ def schedule(cfg, step):
     if step < cfg.warmup_iters:
         return (step + 1) / (cfg.warmup_iters + 1)
     low = min(1.0, cfg.min_lr / max(cfg.learning_rate, 1e-12))
-    left = 1 - min(1.0, (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters))
+    left = 1 - (step - cfg.warmup_iters) / (cfg.max_iters - cfg.warmup_iters)
     if cfg.decay == "cosine":
         left = 0.5 * (1 - math.cos(math.pi * left))
     return low + (1 - low) * left

@@ -7,7 +7,7 @@ import sys
 
 
 def script(main):
-    """Runs main(argv) and exits with its status. A user's mistake (ValueError or OSError) and a missing optional package
+    """Runs main(argv) and exits with its status. A mistake (ValueError or OSError) and a missing optional package
     print one line, and the status is 2. After a signal the process dies of that signal, so that a shell's loop over
     runs ends as well."""
     for stream in (sys.stdout, sys.stderr):
@@ -25,7 +25,7 @@ def script(main):
     except (MemoryError, RuntimeError) as error:  # torch has no exception type for it
         if "allocate" not in str(error):
             raise
-        print("error: not enough memory:", " ".join(str(error).split())[:200], file=sys.stderr)
+        print(f"error: not enough memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
         signum = interrupt.args[0] if interrupt.args else signal.SIGINT
@@ -55,7 +55,7 @@ class Stop:
     def stop(self, signum, frame):
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signum = self.signum or signum
+        self.signum = signum
         with contextlib.suppress(OSError):  # the terminal may be gone
             os.write(2, b"\nstopping: the run is saved first (press Ctrl-C again to stop immediately)\n")
 

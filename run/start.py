@@ -23,23 +23,12 @@ def find_run(values):
     return None
 
 
-def find_source(values):
-    """The checkpoint that --init_from names, or None."""
-    if not values.get("init_from"):
-        return None
-    source = load_checkpoint(values["init_from"])
-    folder = values["out_dir"]
-    if source.folder.resolve() == Path(folder).resolve():
-        raise ValueError(f"{source.path} lies in --out_dir={folder}: choose another --out_dir")
-    return source
-
-
 def inherited_settings(cls, values, run, source):
     """The settings (fields of cls) that a call takes over unless its own `values` set them. --resume and --eval_only
     take over all but the device."""
     if values.get("resume") or values.get("eval_only"):
         settings = asdict(run.config) | run.settings | {"dataset": run.dataset_name(values.get("dataset"))}
-        settings |= {"resume": False, "overwrite": False, "device": "auto"}
+        settings |= {"overwrite": False, "device": "auto"}
         return config.checked(cls, settings, run.path)
     return settings_from(source, values) if source else {}
 
@@ -108,9 +97,7 @@ def changed_settings(run, cfg, dataset):
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
     fixed = [name for name in changed if name in vars(run.config) or name in FIXED]
-    if fixed and cfg.resume:
-        raise ValueError(f"{run.folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
-    if changed and not cfg.resume:
+    if fixed or (changed and not cfg.resume):
         advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")
         differences = ", ".join(f"{name}={old.get(name)!r}, now {value!r}" for name, value in changed.items())
         raise ValueError(f"{run.folder} holds another run ({differences}): {advice}")

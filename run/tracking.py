@@ -81,16 +81,17 @@ class RunLog:
 
     def say_results(self, step, pace, best_val_loss):
         """Says where everything is and what to do next."""
-        folder = self.folder
         if step < pace.last:
-            self.say(f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}")
+            self.say(
+                f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={self.folder}"
+            )
             return
-        took = format_seconds(pace.seconds())
         self.say(
-            f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
-            f"curve     {folder}/loss.png",
-            f"sample    python sample.py {folder}",
-            f"evaluate  python eval_length.py {folder}",
+            f"{step - pace.first} steps in {format_seconds(pace.seconds())}",
+            f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
+            f"curve     {self.folder}/loss.png",
+            f"sample    python sample.py {self.folder}",
+            f"evaluate  python eval_length.py {self.folder}",
         )
 
     def close(self):
@@ -107,7 +108,7 @@ def draw_losses(folder):
     """Draws the losses in metrics.jsonl as loss.png."""
     from matplotlib.figure import Figure  # slow to import, so only here
 
-    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    figure = Figure(layout="constrained")
     axes = figure.subplots()
     rows = read_metrics(folder)
     for key in ("train/loss", "val/loss"):

@@ -80,6 +80,7 @@ def test_a_gpt2_can_be_in_several_files_in_an_old_one_or_without_its_head(layout
         ("activation_function", "relu", "activation_function"),
         ("layer_norm_epsilon", 1e-6, "layer_norm_epsilon"),
         ("reorder_and_upcast_attn", True, "reorder_and_upcast_attn"),
+        ("scale_attn_weights", False, "scale_attn_weights"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
         ("tie_word_embeddings", False, "tie_word_embeddings"),
         ("n_layer", 3, "transformer.h.2.attn."),

@@ -44,7 +44,6 @@ MISTAKES = [
     # the text and the run
     (train.main, "--block_size=100000", "block_size=100000"),
     (train.main, "--block_size=5000", "block_size=5000"),
-    (train.main, "--init_from={rope}/best.pt --out_dir={rope} --overwrite", "--out_dir={rope}"),
     (train.main, "--init_from=tiny", "hf:OWNER/NAME"),
     (train.main, "--init_from={rope}s", "did you mean {rope}?"),
     (train.main, "--out_dir={rope}/best.pt", "{rope}/best.pt"),
@@ -83,7 +82,6 @@ MISTAKES = [
     # tools
     (bench.main, "--nanogpt={out}", "{out}/model.py"),
     (export.main, "", "hf:OWNER/NAME"),
-    (export.main, "{rope} --hf_dir={rope}", "not empty: "),
 ]  # fmt: skip
 
 
