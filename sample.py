@@ -36,8 +36,7 @@ class SampleConfig(Overrides):
         super().__post_init__()
         config.at_least(1, self, "num_samples", "max_new_tokens")
         config.at_least(0, self, "temperature", "top_k", "seed")
-        if not 1e-6 <= self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must be at least 0.000001 and at most 1")
+        config.at_least(1e-6, self, "top_p")
 
 
 def sample(cfg, out):

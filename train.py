@@ -17,17 +17,16 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
 import config
 import data
 from model import GPT, GPTConfig, scheme_names
 from run import files
-from run.checkpoint import CALL_FIELDS, save_run
+from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
 from run.optimizer import Optimizer
 from run.script import Stop, script
-from run.start import find_run, find_source, inherited_settings, start
+from run.start import find_run, inherited_settings, start
 from run.tracking import Pace, RunLog, WandbMode
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
@@ -107,9 +106,8 @@ def evaluate(model, split, starts, rows, world):
     model.eval()
     starts_here = starts[world.rank :: world.size]
     total = 0.0
-    hidden = None if world.rank == 0 else True  # None: the bar is shown only if stderr is a terminal
     with autocast(world.device, world.dtype):
-        for i in tqdm(range(0, len(starts_here), rows), "validation", unit="batch", leave=False, disable=hidden):
+        for i in range(0, len(starts_here), rows):
             batch = starts_here[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
             _, loss = model(tokens[:, :-1], tokens[:, 1:])
@@ -127,7 +125,7 @@ def train(cfg, run=None, source=None):
     peak = world.peak()
 
     # the text, its batches and the validation windows
-    dataset = world.rank_zero_first(lambda: data.load(cfg.dataset))
+    dataset = data.load(cfg.dataset)
     batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 
@@ -149,12 +147,11 @@ def train(cfg, run=None, source=None):
 
     # open the log
     log = RunLog(cfg, world.rank, checkpoint.segment, step)
-    n_params = sum(p.numel() for p in model.parameters())
     log.say(
-        f"{cfg.out_dir}: {cfg.pos_scheme}, {n_params:,} parameters, steps of {rows} × {cfg.block_size} tokens",
+        f"{cfg.out_dir}: {cfg.pos_scheme}, {sum(p.numel() for p in model.parameters()):,} parameters, {cfg.optimizer}",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
+        f"steps of {rows} × {cfg.block_size} tokens",
         f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
-        f"optimizer: {cfg.optimizer}",
         *messages,
     )
 
@@ -263,7 +260,7 @@ def main(argv):
     lock = files.locked(Path(values["out_dir"]), partial=("*.pt", "*.jsonl", "*.png"))
     with lock if writes else contextlib.nullcontext():
         run = find_run(values)
-        source = find_source(values)
+        source = load_checkpoint(values["init_from"]) if values.get("init_from") else None
         cfg = TrainConfig(**inherited_settings(TrainConfig, values, run, source) | values)
         try:
             if cfg.eval_only:

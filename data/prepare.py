@@ -47,10 +47,6 @@ class PrepareConfig:
     column: str = "text"  # the column of the rows that holds the text
     config: str = ""  # which configuration of a dataset of the hub
 
-    def __post_init__(self):
-        separator = self.split_on.encode("latin-1", "backslashreplace").decode("unicode_escape")  # \n is a line end
-        object.__setattr__(self, "split_on", separator)
-
 
 def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
@@ -82,7 +78,7 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
 
 def write_dataset(folder, temporary, documents, tokenizer, source):
     """Writes the token files into `temporary`, then makes them the dataset of `folder`."""
-    dtype = np.dtype("uint16" if tokenizer.n_vocab <= 65536 else "uint32")
+    dtype = data.token_dtype(tokenizer.n_vocab)
     text_hash = hashlib.sha256()
     splits = {}
     for split in data.SPLITS:
@@ -105,19 +101,6 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
         print("note: evaluations need 20 validation documents for ±: give more documents, or divide them (--split_on)")
 
 
-def text_flags(cfg, text, names):
-    """{flag: value} of the given flags that only some texts take. ValueError if this text does not take one."""
-    given = {}
-    for flag in ("glob", "split_on", "file", "column", "config"):
-        value = getattr(cfg, flag)
-        if value == getattr(PrepareConfig, flag):
-            continue
-        if flag not in text.flags:
-            raise ValueError(f"--{flag} has no meaning for {' '.join(names)}")
-        given[flag] = value
-    return given
-
-
 def dataset_name(cfg, text):
     """The name that --name gives, or the text's own: with another tokenizer than its default, such as sympy_bpe1024."""
     if cfg.name:
@@ -127,13 +110,6 @@ def dataset_name(cfg, text):
     if cfg.tokenizer in ("", text.tokenizer):
         return text.dataset
     return f"{text.dataset.removesuffix('_char')}_{Path(cfg.tokenizer).stem.replace(':', '')}"
-
-
-def check_folder(folder):
-    """ValueError if a folder holds files that are not a dataset's."""
-    names = {path.name for path in folder.glob("[!.]*")}
-    if names and FILES[0] not in names:
-        raise ValueError(f"{folder} holds other files, such as {min(names)}: choose another --name, or --overwrite")
 
 
 def check_unchanged(name, source, tokenizer):
@@ -150,20 +126,25 @@ def check_unchanged(name, source, tokenizer):
 
 def main(argv):
     names = [arg for arg in argv if not arg.startswith("-")]  # here, a .py file is a text and not a config file
-    cfg = config.load(PrepareConfig, [arg for arg in argv if arg.startswith("-")])
+    flags, _ = config.parse(PrepareConfig, [arg for arg in argv if arg.startswith("-")])
+    cfg = PrepareConfig(**flags)
     if not names:
         raise ValueError("which text? Name one: python -m data.prepare sympy (--help lists them)")
     text = find_text(names, cfg.glob)
-    flags = text_flags(cfg, text, names)
-    flags.pop("file", None)  # every copy is the same text
     kind = cfg.tokenizer or text.tokenizer
-    source = {"text": text.source, "tokenizer": kind, "state": text.state} | flags
+    source = {"text": text.source, "tokenizer": kind, "state": text.state}
+    for flag in sorted(flags.keys() - {"tokenizer", "name", "overwrite"}):
+        if flag not in text.flags:
+            raise ValueError(f"--{flag} has no meaning for {' '.join(names)}")
+        if flag != "file":  # every copy is the same text
+            source[flag] = flags[flag]
     is_trained = kind == "char" or kind.startswith("bpe:")
     tokenizer = None if is_trained else named_tokenizer(kind)
     name = dataset_name(cfg, text)
     folder = data.folder_of(name)
-    if not cfg.overwrite:
-        check_folder(folder)
+    files = {path.name for path in folder.glob("[!.]*")}
+    if files and FILES[0] not in files and not cfg.overwrite:
+        raise ValueError(f"{folder} holds other files, such as {min(files)}: choose another --name, or --overwrite")
     with locked(folder, wait=True), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not cfg.overwrite:
             check_unchanged(name, source, tokenizer)

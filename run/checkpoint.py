@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import json
 import math
 import zipfile
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -67,12 +68,8 @@ class Checkpoint:
 
     def save(self, folder, is_best):
         """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
-        kill between the two, the resumed run writes the same best.pt again. ValueError if a tensor is not finite."""
-        tensors = dict(self.weights)
-        for part in self.optimizer.values():
-            for name, state in part.items():
-                tensors |= {f"{name}.{key}": t for key, t in state.items()}
-        for name, t in tensors.items():
+        kill between the two, the resumed run writes the same best.pt again. ValueError if a weight is not finite."""
+        for name, t in self.weights.items():
             if not t.isfinite().all():
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
         content = vars(self) | {"version": VERSION, "config": asdict(self.config)}
@@ -121,8 +118,10 @@ class Checkpoint:
         dataset may choose another text."""
         self.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
         if not named and self.dataset_hash not in (None, dataset.hash):
-            message = f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds"
-            raise ValueError(f"{message}; to use that text anyway, name it: --dataset={dataset.name}")
+            raise ValueError(
+                f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds; "
+                f"to use that text anyway, name it: --dataset={dataset.name}"
+            )
 
     def dataset_name(self, named=""):
         """The dataset `named` or, by default, the one that the model was trained on."""
@@ -135,17 +134,20 @@ def load_checkpoint(name, which="best"):
     """Loads a Checkpoint. `name` is a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
     folder in Hugging Face's format, or a name on its hub. ValueError for anything else."""
     path = find_checkpoint(str(name), which)
-    if path.is_file():
-        folder = path.parent
-    else:
-        folder = path if path.is_dir() else Path("results/hub", str(path).removeprefix("hf:"))
     try:
-        content = read_file(path) if path.is_file() else foreign.from_hugging_face(str(path))
+        if path.is_file():
+            folder = path.parent
+            content = read_file(path)
+        else:
+            folder = path if path.is_dir() else Path("results/hub", str(path).removeprefix("hf:"))
+            content = foreign.from_hugging_face(str(path))
         content["config"] = GPTConfig(**checked(GPTConfig, content["config"], path))
         content["weights"] = {name: t.float() for name, t in content["weights"].items()}  # others' may be 16-bit
         checkpoint = Checkpoint(**content, path=str(path), folder=folder)
         check(checkpoint)
         return checkpoint
+    except ModuleNotFoundError:  # an optional package
+        raise
     except Exception as error:  # whatever a damaged file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
 
@@ -156,12 +158,12 @@ def find_checkpoint(name, which):
     path = Path(name)
     if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
         return path
-    in_folder = (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json")
-    for file in (path, *(path / name for name in in_folder)):
+    for part in ("", f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json"):
+        file = path / part
         if file.is_file():
             return file.parent if file.name == "config.json" else file
-    nearby = {p.stem for p in path.parent.glob("*") if p.is_dir() or p.suffix == ".npz"} - {path.name}
-    similar = difflib.get_close_matches(path.name, nearby, n=1)
+    nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
+    similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
     advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
     if similar:
         advice = f"did you mean {path.with_name(similar[0])}?"
@@ -175,12 +177,13 @@ def read_file(path):
             raise ValueError
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever a damaged file provokes
-        advice = "if it is a run's latest.pt or best.pt, the other one may be intact and can take its place"
-        raise ValueError(f"it is damaged, of another kind, or contains code; {advice}") from None
+        raise ValueError(
+            "it is damaged, of another kind, or contains code; if it is a run's latest.pt or best.pt, the other one "
+            "may be intact and can take its place"
+        ) from None
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
-    version = content.pop("version", None)
-    if type(version) is not int or version != VERSION:
+    if content.pop("version", None) != VERSION:
         raise ValueError(f"it is not of version {VERSION}, the only one that this code reads: train the run again")
     return content
 
@@ -190,12 +193,9 @@ def check(checkpoint):
     for f in fields(checkpoint):
         if not isinstance(getattr(checkpoint, f.name), f.type):
             raise ValueError(f"invalid {f.name}")
-    weights = checkpoint.weights
-    model = GPT.from_weights(checkpoint.config, weights)
-    for name, t in weights.items():
-        if not t.isfinite().all():
-            raise ValueError(f"{name} is not finite")
-    if not torch.equal(model.lm_head.weight, weights["lm_head.weight"]):
+    json.dumps([checkpoint.settings, checkpoint.tokenizer_spec, checkpoint.history])  # plain types only
+    model = GPT.from_weights(checkpoint.config, checkpoint.weights)
+    if not torch.equal(model.lm_head.weight, checkpoint.weights["lm_head.weight"]):
         raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
 
 

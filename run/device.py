@@ -1,6 +1,5 @@
 """What a command computes with: its device, its precision, and the processes that train together."""
 
-import contextlib
 import math
 import os
 from datetime import timedelta
@@ -14,18 +13,16 @@ PATIENCE = timedelta(minutes=10)  # how long a process waits for the others befo
 
 
 def pick_device(name):
-    """'auto' is cuda, then mps, then cpu. ValueError if the named device is not available. On a CPU, floats below 1e-38
-    count as 0 from here on: ALiBi and FoX give far keys such weights, and products with them are many times slower."""
+    """The torch.device of a name; 'auto' is a GPU if there is one, else the CPU. ValueError if it is not available. On
+    a CPU, floats below 1e-38 count as 0 from here on: ALiBi and FoX give far keys such weights, and products with them
+    are many times slower."""
     torch.set_flush_denormal(True)
-    available = ["cpu"]
-    if torch.backends.mps.is_available():
-        available.insert(0, "mps")
-    if torch.cuda.is_available():
-        available.insert(0, "cuda")
+    if name == "auto":
+        name = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:
-        return torch.empty(1, device=available[0] if name == "auto" else name).device
+        return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError):
-        raise ValueError(f"device={name!r} is not available; choose one of: auto, {', '.join(available)}") from None
+        raise ValueError(f"device={name!r} is not available: choose cpu, or auto") from None
 
 
 def pick_dtype(name, device):
@@ -37,7 +34,7 @@ def pick_dtype(name, device):
 
 def autocast(device, dtype):
     """Computes matrix products in dtype; losses, norms and positions stay in float32."""
-    return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
 
 class World:
@@ -57,12 +54,6 @@ class World:
         if self.size > 1:
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=PATIENCE)
 
-    def rank_zero_first(self, action):
-        """Calls action() in the first process, which may write what the others read, and then in the others."""
-        result = action() if self.rank == 0 else None
-        self.sum(0)
-        return result if self.rank == 0 else action()
-
     def sum(self, value):
         """The sum of a number over all processes, which wait for each other."""
         if self.size == 1:
@@ -78,10 +69,12 @@ class World:
         micro_steps = math.ceil(micro_steps / self.size)  # of each process
         size, rest = divmod(rows, self.size * micro_steps)
         if rest:
-            parts = f"{self.size} processes × {micro_steps} micro-steps"
-            raise ValueError(f"batch_size·gradient_accumulation_steps={rows} must be a multiple of {parts}")
-        first = self.rank * micro_steps * size
-        return rows, [range(start, start + size) for start in range(first, first + micro_steps * size, size)]
+            raise ValueError(
+                f"batch_size·gradient_accumulation_steps={rows} must be a multiple of "
+                f"{self.size} processes × {micro_steps} micro-steps"
+            )
+        parts = [range(start, start + size) for start in range(0, rows, size)]
+        return rows, parts[self.rank * micro_steps :][:micro_steps]
 
     def peak(self):
         """FLOP/s of large matrix products in all processes together, which MFU is relative to."""
@@ -90,7 +83,8 @@ class World:
         n = 8192 if self.device.type == "cuda" else 1024
         a = torch.randn(n, n, device=self.device, dtype=self.dtype)
         timer = Timer("a @ a", globals={"a": a}, num_threads=torch.get_num_threads())
-        return self.size * 2 * n**3 / min(timer.timeit(2).mean for _ in range(5))
+        seconds = min(timer.timeit(2).mean for _ in range(5))  # others may use the machine, too
+        return self.size * 2 * n**3 / seconds
 
     def place(self, tensors):
         """Copies the tensors to this process's device."""

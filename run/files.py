@@ -48,10 +48,7 @@ def locked(folder, name=".lock", partial=(), wait=False):
     """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
     process holds it; with `wait`, waits for that process instead. `partial` are the patterns of files that a killed
     process may have left half-written; they are deleted. Different `name`s lock a folder for different purposes."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{str(folder)!r} cannot be used as a folder: {error.strerror}") from None
+    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / name)
     try:
         lock.acquire(timeout=0)
@@ -75,13 +72,3 @@ def locked(folder, name=".lock", partial=(), wait=False):
 def json_hash(value):
     """sha256 of plain types."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def matches(value, form):
-    """Whether a value read from a file has a form: a type, a tuple of allowed values, a list with one form for all
-    items, or a dict with a form for each required key."""
-    if isinstance(form, dict):
-        return isinstance(value, dict) and all(matches(value.get(key), inner) for key, inner in form.items())
-    if isinstance(form, list):
-        return isinstance(value, list) and all(matches(item, form[0]) for item in value)
-    return value in form if isinstance(form, tuple) else type(value) is form

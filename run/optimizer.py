@@ -60,16 +60,12 @@ class Optimizer:
     def load_state_dict(self, states):
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
         fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
-        keys = {"adamw": {"step", "exp_avg", "exp_avg_sq"}, "muon": {"momentum_buffer"}}
         for name, part in self.parts.items():
             for p in params_of(part):
-                state = states[name][self.names[p]]
-                if state and state.keys() != keys[name]:  # it is empty if the parameter never had a gradient
-                    raise ValueError(f"invalid state of {self.names[p]}")
-                for key, t in state.items():
-                    if t.dtype != torch.float32 or t.shape != (() if key == "step" else p.shape):
+                for key, t in states[name][self.names[p]].items():  # none if the parameter never had a gradient
+                    if t.shape != (() if key == "step" else p.shape):
                         raise ValueError(f"the {key} of {self.names[p]} does not fit")
-                part.state[p] = {key: t.to(p.device) for key, t in state.items()}
+                    part.state[p][key] = t.to(p)
 
 
 def params_of(part):
@@ -83,7 +79,7 @@ def schedule(cfg, step):
     if step < cfg.warmup_iters:
         return (step + 1) / (cfg.warmup_iters + 1)
     low = min(1.0, cfg.min_lr / max(cfg.learning_rate, 1e-12))
-    left = 1 - min(1.0, (step - cfg.warmup_iters) / max(1, cfg.max_iters - cfg.warmup_iters))
+    left = 1 - (step - cfg.warmup_iters) / (cfg.max_iters - cfg.warmup_iters)
     if cfg.decay == "cosine":
         left = 0.5 * (1 - math.cos(math.pi * left))
     return low + (1 - low) * left

@@ -2,14 +2,14 @@
 
 import contextlib
 import os
-import re
 import signal
 import sys
 
 
 def script(main):
-    """Runs main(argv) and exits with its status. A user's mistake (ValueError or OSError) prints one line, and the
-    status is 2. After a signal the process dies of that signal, so that a shell's loop over runs ends as well."""
+    """Runs main(argv) and exits with its status. A mistake (ValueError or OSError) and a missing optional package
+    print one line, and the status is 2. After a signal the process dies of that signal, so that a shell's loop over
+    runs ends as well."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes `?`
     try:
@@ -17,13 +17,13 @@ def script(main):
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         silence_stdout()
         sys.exit(1)
-    except (ValueError, OSError) as error:
-        echo = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK") != "0"  # the first one reports it
-        if isinstance(error, OSError) or not echo:
-            print("error:", re.sub(r"^\[\w+ \w+\] ", "", str(error)), file=sys.stderr)  # without [Errno 2]
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("RANK", "0") == "0" or isinstance(error, OSError):  # all processes make the same mistake
+            hint = f": pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+            print(f"error: {error}{hint}", file=sys.stderr)
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:  # torch has no exception type for it
-        if not re.search("allocate|out of memory|overflow", str(error)):
+        if "allocate" not in str(error):
             raise
         print(f"error: not enough memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
         sys.exit(2)
@@ -55,7 +55,7 @@ class Stop:
     def stop(self, signum, frame):
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signum = self.signum or signum
+        self.signum = signum
         with contextlib.suppress(OSError):  # the terminal may be gone
             os.write(2, b"\nstopping: the run is saved first (press Ctrl-C again to stop immediately)\n")
 

@@ -23,24 +23,12 @@ def find_run(values):
     return None
 
 
-def find_source(values):
-    """The checkpoint that --init_from names, or None."""
-    if not values.get("init_from"):
-        return None
-    source = load_checkpoint(values["init_from"])
-    folder = values["out_dir"]
-    if source.folder.resolve() == Path(folder).resolve():
-        raise ValueError(f"{source.path} lies in --out_dir={folder}: choose another --out_dir")
-    return source
-
-
 def inherited_settings(cls, values, run, source):
     """The settings (fields of cls) that a call takes over unless its own `values` set them. --resume and --eval_only
     take over all but the device."""
     if values.get("resume") or values.get("eval_only"):
         settings = asdict(run.config) | run.settings | {"dataset": run.dataset_name(values.get("dataset"))}
-        for name in ("resume", "overwrite", "device"):
-            settings.pop(name, None)
+        settings |= {"overwrite": False, "device": "auto"}
         return config.checked(cls, settings, run.path)
     return settings_from(source, values) if source else {}
 
@@ -69,28 +57,23 @@ def start(cfg, model, optimizer, dataset, run, source):
     """Loads the weights of `run` or `source`, if there is one, and frees their memory for training. Returns the
     Checkpoint of the first step, without tensors, and messages for the log. ValueError if they do not fit."""
     if run:
-        checkpoint, messages = resume(run, cfg, model, optimizer, dataset)
-    else:
-        messages = initialise(model, source, dataset) if source else []
-        checkpoint = Checkpoint(
-            {},
-            model.config,
-            step=0,
-            settings=asdict(cfg),
-            tokenizer_spec=dataset.tokenizer.spec,
-            dataset_hash=dataset.hash,
-            history=history_from(source) if source else [],
-        )
-    for loaded in filter(None, (run, source)):
-        loaded.weights.clear()
-        loaded.optimizer.clear()
+        return resume(run, cfg, model, optimizer, dataset)
+    history = []
+    messages = []
+    if source:
+        known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
+        history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
+        messages = initialise(model, source, dataset)
+    checkpoint = Checkpoint(
+        {},
+        model.config,
+        step=0,
+        settings=asdict(cfg),
+        tokenizer_spec=dataset.tokenizer.spec,
+        dataset_hash=dataset.hash,
+        history=history,
+    )
     return checkpoint, messages
-
-
-def history_from(source):
-    """The history of a run that starts with the weights of `source`. Other people's models have no settings."""
-    known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
-    return [[0, {"init_from": known if source.settings else source.hash}]]
 
 
 def resume(run, cfg, model, optimizer, dataset):
@@ -101,12 +84,11 @@ def resume(run, cfg, model, optimizer, dataset):
         optimizer.load_state_dict(run.optimizer)
     except Exception:  # whatever a damaged file provokes
         raise ValueError(f"cannot resume {run.path}: its optimizer state does not fit") from None
-    history = run.history
-    message = f"resumed after step {run.step}"
-    if changed:
-        history = [*history, [run.step, changed]]
-        message += " with " + ", ".join(f"{name}={value}" for name, value in changed.items())
-    return replace(run, settings=asdict(cfg), segment=run.segment + 1, history=history), [message]
+    run.weights.clear()
+    run.optimizer.clear()
+    messages = [f"resumed after step {run.step}", *(f"with {name}={value}" for name, value in changed.items())]
+    history = [*run.history, [run.step, changed]] if changed else run.history
+    return replace(run, settings=asdict(cfg), segment=run.segment + 1, history=history), messages
 
 
 def changed_settings(run, cfg, dataset):
@@ -115,9 +97,7 @@ def changed_settings(run, cfg, dataset):
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
     fixed = [name for name in changed if name in vars(run.config) or name in FIXED]
-    if fixed and cfg.resume:
-        raise ValueError(f"{run.folder} cannot be resumed with another {', '.join(fixed)}: choose another --out_dir")
-    if changed and not cfg.resume:
+    if fixed or (changed and not cfg.resume):
         advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")
         differences = ", ".join(f"{name}={old.get(name)!r}, now {value!r}" for name, value in changed.items())
         raise ValueError(f"{run.folder} holds another run ({differences}): {advice}")
@@ -126,11 +106,12 @@ def changed_settings(run, cfg, dataset):
 
 def initialise(model, source, dataset):
     """Copies a Checkpoint's weights into the model: the whole backbone, the scheme's parameters that both have, and the
-    overlapping rows of the scheme's resized tables. Returns messages for the log."""
+    overlapping rows of the scheme's resized tables. Empties the Checkpoint. Returns messages for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     if source.config.n_head != model.config.n_head:
         raise ValueError(f"{source.path} has n_head={source.config.n_head}: its heads cannot be regrouped")
-    weights = dict(source.weights)
+    source.optimizer.clear()
+    weights = source.weights
     messages = [f"initialised from {source.path}, step {source.step}"]
     for name, new in model.state_dict().items():
         old = weights.pop(name, None)

@@ -1,13 +1,13 @@
 """How a run is followed: metrics.jsonl, progress lines, loss.png and wandb."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -45,19 +45,18 @@ class RunLog:
         self.metrics = self.folder / "metrics.jsonl"
         if not self.reports:
             return
-        if cfg.overwrite and segment == 0:
+        if cfg.overwrite:
             for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)
         rows = read_metrics(self.folder) if segment else []
         earlier = json_lines(row for row in rows if row["step"] <= step)
         files.write(self.metrics, earlier)
-        id = f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"  # wandb ids are never reused
         init = {
             "project": cfg.wandb_project,
             "group": cfg.wandb_group or Path(cfg.dataset).name,
             "job_type": "train",
-            "id": f"{id}-r{segment}" if segment else id,
-            "config": dataclasses.asdict(cfg),
+            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",  # wandb ids are never reused
+            "config": asdict(cfg),
         }
         log = (str(self.metrics), len(earlier), {})
         self.process = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init, [log])
@@ -82,16 +81,17 @@ class RunLog:
 
     def say_results(self, step, pace, best_val_loss):
         """Says where everything is and what to do next."""
-        folder = self.folder
         if step < pace.last:
-            self.say(f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}")
+            self.say(
+                f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={self.folder}"
+            )
             return
-        took = format_seconds(pace.seconds())
         self.say(
-            f"{step - pace.first} steps in {took}, best validation loss {best_val_loss:.4f}: {folder}/best.pt",
-            f"curve     {folder}/loss.png",
-            f"sample    python sample.py {folder}",
-            f"evaluate  python eval_length.py {folder}",
+            f"{step - pace.first} steps in {format_seconds(pace.seconds())}",
+            f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
+            f"curve     {self.folder}/loss.png",
+            f"sample    python sample.py {self.folder}",
+            f"evaluate  python eval_length.py {self.folder}",
         )
 
     def close(self):
@@ -108,7 +108,7 @@ def draw_losses(folder):
     """Draws the losses in metrics.jsonl as loss.png."""
     from matplotlib.figure import Figure  # slow to import, so only here
 
-    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    figure = Figure(layout="constrained")
     axes = figure.subplots()
     rows = read_metrics(folder)
     for key in ("train/loss", "val/loss"):
@@ -120,18 +120,19 @@ def draw_losses(folder):
         figure.savefig(f, format="png")
 
 
+@dataclass
 class Pace:
-    """Speed and remaining time of a run from step `first` to step `last`, with so many tokens a step, on hardware that
-    computes at most `peak` FLOP/s."""
+    """Speed and remaining time of a run from step `first` to step `last`."""
 
-    def __init__(self, first, last, tokens, flops_per_token, peak):
-        self.first = first
-        self.last = last
-        self.tokens = tokens
-        self.flops_per_token = flops_per_token
-        self.peak = peak
+    first: int
+    last: int
+    tokens: int  # of a step
+    flops_per_token: float
+    peak: float  # FLOP/s of the hardware
+
+    def __post_init__(self):
         self.start = time.perf_counter()
-        self.restart(first)
+        self.restart(self.first)
 
     def restart(self, step):
         """Measures speed from here on, so that it leaves out the time of an evaluation."""
@@ -168,7 +169,7 @@ def start_wandb(mode, axes, init, logs):
     run (path, offset, further arguments of wandb.init). The process logs the lines of the file after the offset. It
     finishes when its stdin is closed, even if that is because this process died."""
     if mode == "auto":
-        mode = os.environ.get("WANDB_MODE") or "auto"
+        mode = os.environ.get("WANDB_MODE", mode)
     if mode == "disabled":
         return None
     options = json.dumps({"mode": mode, "axes": axes, "init": init, "logs": logs})

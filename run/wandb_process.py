@@ -70,6 +70,5 @@ if __name__ == "__main__":
     try:
         main(stdin, **json.loads(sys.argv[1]))
     except Exception as error:
-        message = " ".join(str(error).split())[:300]
-        print(f"wandb failed, and the run continues without it: {message}", file=sys.stderr)
+        print(f"wandb failed, and the run continues without it: {' '.join(str(error).split())}", file=sys.stderr)
         os._exit(1)  # wandb's own exit waits for a server that may be gone

@@ -27,8 +27,8 @@ def test_every_scheme_is_timed_against_learnable(rows):
 
 
 @pytest.mark.parametrize("scheme, slow, fast", [("none", 8, 64), ("t5", 64, 2048)])
-def test_attention_is_timed_at_lengths_and_its_memory_grows(scheme, slow, fast, rows):
+def test_a_step_is_timed_at_lengths_and_its_memory_grows(scheme, slow, fast, rows):
     short, long = rows("--lengths=512,16", f"--schemes={scheme}")
-    assert (short[1], long[1]) == ("16", "512")
-    for column in (3, 4):  # the memory; not the time: it depends on what else the machine does
-        assert slow < float(long[column]) / float(short[column]) < fast
+    assert short[:2] == [scheme, "16"] and long[:2] == [scheme, "512"]
+    # the memory; not the time: it depends on what else the machine does
+    assert slow < float(long[3]) / float(short[3]) < fast

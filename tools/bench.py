@@ -1,7 +1,7 @@
 """Times training steps of every scheme, side by side:  python -m tools.bench [config/gpt2.py] [--nanogpt=PATH]
 
-A step is forward, backward, clipping and optimizer, on random tokens. --lengths=128,1024,8192 measures one layer's
-attention instead, forward and backward on one window of each length, and the peak memory of it and of a training step.
+A step is forward, backward, clipping and optimizer, on random tokens. --lengths=128,1024,8192 measures forward and
+backward on one window of each length instead, and the peak memory.
 --schemes=rope,mine leaves the other schemes out. With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and
 optimizer join in. The contenders alternate, so a machine whose speed drifts treats them equally. Settings that neither
 the model nor the optimizer reads do nothing.
@@ -12,6 +12,7 @@ import os
 import runpy
 import time
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +20,6 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences torch's profiler, wh
 import numpy as np
 import torch
 from torch.utils.benchmark import Timer
-from tqdm import tqdm
 
 import config
 from model import GPT, GPTConfig, scheme_names
@@ -38,7 +38,7 @@ class BenchConfig(TrainConfig):
     vocab_size: int = 96  # about that of a text by character
     rounds: int = 20  # timed turns of each contender
     nanogpt: str = ""  # the path of a nanoGPT checkout to compare with
-    lengths: str = ""  # measure attention at these lengths instead of steps: 128,1024,8192
+    lengths: str = ""  # measure time and memory at these lengths instead: 128,1024,8192
     schemes: str = ""  # only these schemes: rope,alibi,mine
 
     @property
@@ -69,6 +69,13 @@ def nanogpt(cfg, device):
     return model, model.configure_optimizers(*rates, device.type)
 
 
+def forward_backward(model, x, y, dtype):
+    with autocast(x.device, dtype):
+        loss = model(x, y)[1]
+    loss.backward()
+    return loss
+
+
 def time_steps(cfg, device, dtype):
     """Prints the speed of a training step of each contender. The ratio is the median over the rounds of its speed
     relative to BASE in the same round."""
@@ -80,16 +87,14 @@ def time_steps(cfg, device, dtype):
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
 
     def step(model, optimizer):
-        with autocast(device, dtype):
-            loss = model(x, y)[1]
-        loss.backward()
+        loss = forward_backward(model, x, y, dtype)
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         model.zero_grad()
         loss.item()  # waits for the device
 
     seconds = {name: [] for name in pairs}
-    for _ in tqdm(range(WARMUP + cfg.rounds), desc="rounds", leave=False, disable=None):
+    for _ in range(WARMUP + cfg.rounds):
         for name, pair in pairs.items():
             start = time.perf_counter()
             step(*pair)
@@ -120,43 +125,27 @@ def peak_memory(action, device):
     return np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]).max()
 
 
-def measure(model, idx, rounds):
-    """The seconds and the peak memory of the first layer's attention over idx (1, T), and the peak memory of a step."""
-    with torch.no_grad():
-        x, layers = model.enter(idx)
-    x = x.detach().requires_grad_()
-
-    def attention():
-        y = model.transformer.h[0].attn(x, layers[0])
-        y.sum().backward()
-
-    def step():
-        model(idx, idx)[1].backward()
-
-    timer = Timer("attention()", globals={"attention": attention}, num_threads=torch.get_num_threads())
-    seconds = timer.timeit(rounds).mean
-    return seconds, peak_memory(attention, idx.device), peak_memory(step, idx.device)
-
-
 def time_lengths(cfg, device, dtype):
-    """Prints the time and memory of attention, and the memory of a step, at each length. Skips the lengths at which a
-    step might need more than half of the machine's memory, as it may grow with the square of the length."""
+    """Prints the time and the peak memory of a step on one window of each length, forward and backward. Skips the
+    lengths at which it might need more than half of the machine's memory, as it may grow with the square of the
+    length."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
     lengths = sorted({int(length) for length in cfg.lengths.split(",")})
-    print(f"One window, forward and backward, {device.type}, {str(dtype)[6:]}")
-    print(f"{'':20}{'length':>8}{'ms of attention':>18}{'MB of attention':>18}{'MB of a step':>15}")
+    print(f"One window, forward and backward, {cfg.n_layer} layers, {device.type}, {str(dtype)[6:]}")
+    print(f"{'':20}{'length':>8}{'ms a step':>15}{'MB a step':>15}")
     for scheme in cfg.chosen:
-        step_bytes = 0
+        peak = 0
         for shorter, length in pairwise([1, *lengths]):
-            if step_bytes * (length / shorter) ** 2 > memory / 2:
+            if peak * (length / shorter) ** 2 > memory / 2:
                 break
             model_config = replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=length)
+            model = GPT(model_config).to(device)
             idx = torch.randint(cfg.vocab_size, (1, length), device=device)
-            with autocast(device, dtype):
-                seconds, layer_bytes, step_bytes = measure(GPT(model_config).to(device), idx, cfg.rounds)
-            print(f"{scheme:20}{length:8,}{1000 * seconds:18,.2f}{layer_bytes / 1e6:18,.2f}{step_bytes / 1e6:15,.2f}")
+            step = partial(forward_backward, model, idx, idx, dtype)
+            peak = peak_memory(step, device)  # of the first step, which also allocates the gradients
+            timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+            ms = 1000 * timer.timeit(cfg.rounds).mean
+            print(f"{scheme:20}{length:8,}{ms:15,.2f}{peak / 1e6:15,.2f}")
 
 
 def main(argv):
