@@ -20,16 +20,15 @@ import data
 from evaluation import recall  # noqa: F401  (it registers its protocol)
 from evaluation.lines import (
     Line,
-    group_seeds,
     is_line,
     line_path,
     measured_before,
-    note_differences,
     without_seed,
     write_arrays,
 )
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, draw, print_report, result_of, write_numbers
+from evaluation.seeds import group_seeds, note_differences
 from evaluation.windows import Scorer
 from model import PositionScheme, find_scheme
 from run import files, tracking
@@ -131,7 +130,7 @@ def path_to_keep(cfg, name, runs):
 
 
 def scheme_source(name):
-    """The source of the modules that define a scheme. Losses that were measured with another one are not its own."""
+    """The source of the modules that define a scheme. If it changes, losses measured before are not reused."""
     classes = find_scheme(name).__mro__
     modules = [inspect.getmodule(cls) for cls in classes[: classes.index(PositionScheme)]]
     return [inspect.getsource(module) for module in modules]
@@ -158,7 +157,7 @@ def measure(cfg, protocol, run, dataset, blocks):
     if not missing:
         return arrays, False
     model = run.model(device)
-    n_tokens = sum(len(blocks.ends) * len(protocol.layout(length)[0]) * length for length in missing.values())
+    n_tokens = sum(protocol.n_tokens(length, blocks) for length in missing.values())
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
         scorer = Scorer(model, dataset, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
@@ -210,7 +209,10 @@ def main(argv):
     check_runs(cfg, protocol, runs)
     check_kept(cfg, protocol, blocks, kept)
     groups = group_seeds(runs)
-    paths = {name: path_to_keep(cfg, name, [*group.values()]) for name, group in groups.items()} if cfg.keep else {}
+    paths = {}
+    if cfg.keep:
+        for name, group in groups.items():
+            paths[name] = path_to_keep(cfg, name, [*group.values()])
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
     note_differences(runs, kept, cfg.keep)
 

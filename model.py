@@ -91,6 +91,44 @@ class GPTConfig:
 # The transformer
 
 
+@dataclass(frozen=True)
+class Positions:
+    """The positions of a layer's queries and keys, and what else its attention depends on in this forward pass."""
+
+    layer: int
+    window: float  # how many keys a query sees
+    scheme: "PositionScheme"
+    prepared: object  # what scheme.prepare returned
+    q_pos: torch.Tensor  # (queries,) int64
+    k_pos: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
+
+    def part(self, queries=slice(None), keys=slice(None)):
+        """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
+        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
+
+    @property
+    def biased(self):
+        return type(self.scheme).bias is not PositionScheme.bias
+
+    def bias(self, q, k):
+        return self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
+
+    def mask(self, q, k):
+        """What attention adds to the scores: (1 or B, 1 or H, queries, keys)."""
+        mask = torch.where(self.visible(), 0.0, -torch.inf)
+        mask = mask[None, None]  # the fast kernels need four dimensions
+        if self.biased:
+            mask = mask + self.bias(q, k)
+        return mask.to(q.dtype)
+
+    def visible(self):
+        """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
+        positions may have gaps."""
+        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
+        queries = keys[-len(self.q_pos) :, None]
+        return (keys <= queries) & (keys > queries - self.window)
+
+
 class CausalSelfAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -101,7 +139,7 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def project(self, x, at, past):
+    def project(self, x, positions, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
         qkv = self.c_attn(x).unflatten(-1, (3, self.n_head, -1))  # (B, T, 3, H, D)
         q, k, v = qkv.unbind(2)
@@ -111,20 +149,20 @@ class CausalSelfAttention(nn.Module):
         if self.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
-        q, k = at.scheme.rotate(q, k, x, at.prepared, at.layer, past)
+        q, k = positions.scheme.rotate(q, k, x, positions.prepared, positions.layer, past)
         return q, k, v
 
-    def forward(self, x, at, cache=None):
-        """x (B, T, C) -> (B, n, C): the last n tokens, those that `at` has queries for."""
-        past = cache.past[at.layer] if cache else {}
-        q, k, v = self.project(x, at, past)
+    def forward(self, x, positions, cache=None):
+        """x (B, T, C) -> (B, n, C): the last n tokens, one for each query in `positions`."""
+        past = cache.past[positions.layer] if cache else {}
+        q, k, v = self.project(x, positions, past)
         if cache:
-            k = cache.append((at.layer, "k"), k, at.window)  # (B, H, S, ·)
-            v = cache.append((at.layer, "v"), v, at.window)  # (B, H, S, D)
-            at = at.part(keys=slice(-k.size(2), None))
-        q = q[:, :, -len(at.q_pos) :]
+            k = cache.append((positions.layer, "k"), k, positions.window)  # (B, H, S, ·)
+            v = cache.append((positions.layer, "v"), v, positions.window)  # (B, H, S, D)
+            positions = positions.part(keys=slice(-k.size(2), None))
+        q = q[:, :, -len(positions.q_pos) :]
         dropout_p = self.dropout if self.training else 0.0
-        y = attend(q, k, v, at, dropout_p)  # (B, H, n, D)
+        y = attend(q, k, v, positions, dropout_p)  # (B, H, n, D)
         y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
         y = self.c_proj(y)
         return self.resid_dropout(y)
@@ -153,10 +191,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x, at, cache=None):
-        """x (B, T, C) -> (B, n, C): the last n tokens, those that `at` has queries for. Usually n = T."""
-        n = len(at.q_pos)
-        x = x[:, -n:] + self.attn(self.ln_1(x), at, cache)
+    def forward(self, x, positions, cache=None):
+        """x (B, T, C) -> (B, n, C): the tokens that `positions` has queries for. n is T, except in `GPT.hidden`."""
+        n = len(positions.q_pos)
+        x = x[:, -n:] + self.attn(self.ln_1(x), positions, cache)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -207,7 +245,9 @@ class GPT(nn.Module):
 
     def override(self, config):
         """Changes the window, the patterns or the scheme's options in place. Returns the model."""
-        self.pos = GPT.from_weights(config, self.state_dict()).pos
+        pos = find_scheme(config.pos_scheme)(config).to(self.lm_head.weight)  # its device and dtype
+        pos.load_state_dict(self.pos.state_dict())
+        self.pos = pos
         self.config = config
         return self
 
@@ -246,7 +286,7 @@ class GPT(nn.Module):
         the cache. Without a cache, positions (T,) may have gaps but must ascend. ValueError if they do not suit."""
         start = cache.pos if cache else 0
         x, layers = self.enter(idx, start, positions)
-        if last:  # the last block need not compute the other tokens
+        if last:  # the last block computes only these, which saves a quarter of an evaluation
             layers[-1] = layers[-1].part(queries=slice(-last, None))
         for n, block in enumerate(self.transformer.h):
             x = block(x, layers[n], cache)
@@ -305,9 +345,9 @@ class WithoutDrawing(TorchFunctionMode):
 # Attention, the loss and sampling
 
 
-def attend(q, k, v, at, dropout_p):
+def attend(q, k, v, positions, dropout_p):
     """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), under the window and the bias of
-    `at`. Returns (B, H, T, D). W is D, or more if the scheme added channels to q and k.
+    `positions`. Returns (B, H, T, D). W is D, or more if the scheme added channels to q and k.
 
     If no mask or bias is needed, this is one flash call. Otherwise blocks of queries attend one after another, each to
     the keys it can see, with the mask and bias of that block only. So no (T, S) tensor exists, and the cost of a window
@@ -319,7 +359,7 @@ def attend(q, k, v, at, dropout_p):
     scale = 1 / math.sqrt(D)
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
-    if not at.biased and T in (1, S) and S <= at.window:  # a single query sees every key
+    if not positions.biased and T in (1, S) and S <= positions.window:  # a single query sees every key
         y = F.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal=T > 1, scale=scale)
         return y[..., :D]
 
@@ -328,12 +368,12 @@ def attend(q, k, v, at, dropout_p):
     for start in reversed(range(0, T, size)):  # the last block first: the others fit into its buffers
         end = min(T, start + size)
         block = slice(start, end)
-        first = max(0, S - T + start - at.window + 1)
+        first = max(0, S - T + start - positions.window + 1)
         seen = slice(first, S - T + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
         values = v[:, :, seen]
-        mask = at.part(block, seen).mask(queries, keys)
+        mask = positions.part(block, seen).mask(queries, keys)
         if mask.is_cuda or not mask.requires_grad:
             y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
         else:  # only CUDA's kernels have gradients for the mask
@@ -343,44 +383,6 @@ def attend(q, k, v, at, dropout_p):
         outputs.append(y)
     y = torch.cat(outputs[::-1], dim=2)
     return y[..., :D]
-
-
-@dataclass(frozen=True)
-class Positions:
-    """The positions of a layer's queries and keys, and what else its attention depends on in this forward pass."""
-
-    layer: int
-    window: float  # how many keys a query sees
-    scheme: "PositionScheme"
-    prepared: object  # what scheme.prepare returned
-    q_pos: torch.Tensor  # (queries,) int64
-    k_pos: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
-
-    def part(self, queries=slice(None), keys=slice(None)):
-        """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
-        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
-
-    @property
-    def biased(self):
-        return type(self.scheme).bias is not PositionScheme.bias
-
-    def bias(self, q, k):
-        return self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
-
-    def mask(self, q, k):
-        """What attention adds to the scores: (1 or B, 1 or H, queries, keys)."""
-        mask = torch.where(self.visible(), 0.0, -torch.inf)
-        mask = mask[None, None]  # the fast kernels need four dimensions
-        if self.biased:
-            mask = mask + self.bias(q, k)
-        return mask.to(q.dtype)
-
-    def visible(self):
-        """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
-        positions may have gaps."""
-        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
-        queries = keys[-len(self.q_pos) :, None]
-        return (keys <= queries) & (keys > queries - self.window)
 
 
 class KVCache:

@@ -1,5 +1,5 @@
-"""A line is one row of the table: what the runs of one experiment, which differ only in their seed, lose on the same
-blocks. It is measured now, or read from a file, which can be named instead of the runs:
+"""A line is one row of the table: the losses, on the same blocks, of runs that differ only in their seed. It is
+measured now, or read from a file, a kept result, which can be named instead of the runs:
 
     python eval_length.py out/mine benchmark/alibi
 
@@ -14,7 +14,6 @@ import platform
 import re
 import shutil
 import subprocess
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -23,13 +22,15 @@ import torch
 
 from config import checked
 from evaluation.windows import Blocks
-from model import SCHEMES, GPTConfig
+from model import GPTConfig
 from run import files
 from run.checkpoint import CALL_FIELDS, is_whole
 
 
 @dataclass
 class Line:
+    """It answers what a command asks of a Checkpoint, too: `config`, `folder`, dataset_name and check_dataset."""
+
     config: GPTConfig  # of the model as it was measured
     settings: dict  # those of its runs' settings that differ from `config` or are not in it
     dataset_hash: str
@@ -62,10 +63,13 @@ class Line:
         jobs = protocol.jobs(self.trained, self.config.max_positions)
         other = [key for key, value in self.measured.items() if value != settings.get(key)]
         is_same = not {"protocol", "version", "block_tokens", "seed"} & {*other}
-        if not (is_same and np.array_equal(self.blocks.ends, blocks.ends) and jobs.keys() <= self.arrays.keys()):
-            flags = " ".join(f"--{key}={self.measured[key]}" for key in other if key != "version")
-            how = f"with {flags}, so give the same" if flags else "by another version of this code"
-            raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
+        has_blocks = np.array_equal(self.blocks.ends, blocks.ends)
+        if is_same and has_blocks and jobs.keys() <= self.arrays.keys():
+            return
+        how = "by another version of this code"
+        if flags := [f"--{key}={self.measured[key]}" for key in other if key != "version"]:
+            how = f"with {' '.join(flags)}, so give the same"
+        raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
 
     @classmethod
     def of_runs(cls, runs, model, protocol, dataset, blocks, arrays):
@@ -117,33 +121,6 @@ class Line:
         write_arrays(Path(f"{path}.npz"), self.blocks, arrays, about=json.dumps(about))
 
 
-def is_line(path):
-    return Path(f"{str(path).removesuffix('.npz')}.npz").is_file()
-
-
-def line_path(folder, name, changes):
-    """Where a line is kept, without .npz: it is named by its runs, and by what the evaluation changes in their models,
-    in words (window=128): rope-window128."""
-    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changes]  # window128, yarn
-    return Path(folder, "-".join([name, *words]))
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Which runs are seeds of one experiment
-
-
-def experiment(settings, dataset_hash, history):
-    """What runs have in common if they differ only in their seed, as plain types: their settings, their text, and what
-    resuming changed at which step. A run that starts from another has the experiment of that one in its history."""
-    events = []
-    for step, changes in history:
-        source = changes.get("init_from")
-        if isinstance(source, dict):
-            changes = changes | {"init_from": experiment(**source)}
-        events.append([step, changes])
-    return [shared_settings(settings), dataset_hash, events]
-
-
 def shared_settings(settings):
     """The settings of a run without its seed, also without that in the name of the run that it starts from."""
     shared = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
@@ -157,49 +134,16 @@ def without_seed(name, settings):
     return name.removesuffix(f"-{settings.get('seed')}")
 
 
-def group_seeds(runs):
-    """{name of a line: {name: Checkpoint}} of runs {name: Checkpoint}. Runs that differ only in their seed are one
-    line, named without it. A second run with the same seed, and a model from other code, are lines of their own."""
-    groups = []  # (experiment, {seed: name})
-    for name, run in runs.items():
-        key = experiment(run.settings, run.dataset_hash, run.history)
-        seed = run.settings.get("seed")
-        for other, by_seed in groups:
-            if run.settings and other == key and seed not in by_seed:
-                by_seed[seed] = name
-                break
-        else:
-            groups.append((key, {seed: name}))
-    lines = {}
-    for _, by_seed in groups:
-        names = list(by_seed.values())
-        line = min(names, key=len)
-        short = without_seed(line, runs[line].settings)
-        if len(names) > 1 and short not in {*runs, *lines}:
-            line = short
-        lines[line] = {name: runs[name] for name in names}
-    return lines
+def is_line(path):
+    """Whether a path, with or without .npz, names a kept result. A folder is a run."""
+    return not Path(path).is_dir() and Path(f"{str(path).removesuffix('.npz')}.npz").is_file()
 
 
-def note_differences(runs, kept, folder):
-    """Says in which settings besides scheme and seed one of the runs (or, without runs, of the kept results) differs
-    from most, counting kept results and those in `folder`."""
-    beside = dict(kept)
-    if folder:
-        beside |= {path.stem: Line.read(path) for path in sorted(Path(folder).glob("*.npz"))}
-    known = {name: asdict(line.config) | line.settings for name, line in beside.items()}
-    known |= {name: asdict(run.config) | shared_settings(run.settings) for name, run in runs.items()}
-    expected = {"vocab_size", "pos_scheme", "pos_options"}
-    expected.update(name for scheme in SCHEMES.values() for name in scheme.reads)
-    differences = []
-    for key in sorted(set.intersection(*map(set, known.values())) - expected):
-        values = {name: str(settings[key]) for name, settings in known.items()}
-        [(common, _)] = Counter(values.values()).most_common(1)
-        others = [f"{values[name] or repr('')} in {name}" for name in runs or kept if values[name] != common]
-        if others:
-            differences.append(f"{key}: {common or repr('')} in most, {', '.join(others)}")
-    if differences:
-        print(f"note: besides scheme and seed, these runs differ in {'; '.join(differences)}")
+def line_path(folder, name, changes):
+    """Where a line is kept, without .npz: it is named by its runs, and by what the evaluation changes in their models,
+    in words (window=128): rope-window128."""
+    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changes]  # window128, yarn
+    return Path(folder, "-".join([name, *words]))
 
 
 # ----------------------------------------------------------------------------------------------------------

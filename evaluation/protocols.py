@@ -9,7 +9,8 @@ import numpy as np
 from evaluation.statistics import interval
 from evaluation.windows import choose_blocks, first_end, foreign, shuffled
 
-STRIDES = 4  # per block, under `sliding`
+BLOCK_TOKENS = 8  # targets in a block, by default
+STRIDES = 4  # in a block of `sliding`
 
 PROTOCOLS = {}  # name -> class
 
@@ -22,7 +23,6 @@ class Protocol:
     has_block_tokens = True  # may a user choose the tokens of a block?
     default_blocks = 256
     blocks_in_shortest = 4  # at least so many blocks have room in the shortest length
-    default_block_tokens = 8
     column = "context"  # the title of the table's first column
     axis = "context length (tokens)"  # of the picture
     columns = {"loss": "", "delta": "Δ"}  # of the table for each run: key of `values` -> title
@@ -49,8 +49,8 @@ class Protocol:
         if cfg.block_tokens and not self.has_block_tokens:
             raise ValueError(f"--protocol={self.name} has no --block_tokens")
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
-        self.stride = len(self.layout(self.longest)[0]) * self.block_tokens
-        room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.stride)) // self.stride
+        self.span = len(self.layout(self.longest)[0]) * self.block_tokens  # targets in a block
+        room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.span)) // self.span
         self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
 
     def choose_block_tokens(self, given):
@@ -59,7 +59,7 @@ class Protocol:
         if largest < max(1, given):
             least = self.blocks_in_shortest * max(1, given)
             raise ValueError(f"block_tokens={given}: the shortest length, {self.lengths[0]}, must be at least {least}")
-        return given or min(self.default_block_tokens, largest)
+        return given or min(BLOCK_TOKENS, largest)
 
     def settings(self):
         """What defines a measurement, as plain types."""
@@ -77,18 +77,24 @@ class Protocol:
 
     def layout(self, length):
         """How far before the end of a block each of its windows of `length` tokens starts, and how many of a window's
-        last predictions are scored. The longest windows of one block cover its targets side by side."""
+        last predictions are scored. With `fixed`: [length], 8. With `sliding` and a stride of 8, at 32: [32, 40, 48,
+        56], 8. The longest windows of one block cover its targets side by side."""
         return np.array([length]), min(self.block_tokens, length)
 
     def choose_blocks(self, dataset):
         """The Blocks that every run is scored on."""
         before, _ = self.layout(self.longest)
-        return choose_blocks(dataset.val, before.max(), self.stride, self.blocks, self.seed)
+        return choose_blocks(dataset.val, before.max(), self.span, self.blocks, self.seed)
 
     def jobs(self, trained, limit):
         """What is measured for a run, {name of the array: tokens of context}. trained: its training length. limit: the
         positions of its scheme, or None."""
         return {str(n): n for n in self.lengths if limit is None or n <= limit}
+
+    def n_tokens(self, length, blocks):
+        """How many tokens are fed for a job of this length."""
+        before, _ = self.layout(length)
+        return len(blocks.ends) * len(before) * length
 
     def block_losses(self, length, scorer, blocks, change=None):
         """(blocks, windows of a block, scored) float64."""
@@ -157,8 +163,10 @@ class Sliding(Protocol, name="sliding"):
     question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
     blocks_in_shortest = 1
-    default_block_tokens = np.inf  # the shortest length; a block has STRIDES windows, one stride apart
     targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
+
+    def choose_block_tokens(self, given):
+        return super().choose_block_tokens(given or self.lengths[0])
 
     def layout(self, length):
         return length + np.arange(STRIDES) * self.block_tokens, self.block_tokens
@@ -189,7 +197,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
         return arrays
 
     def values(self, arrays, trained):
-        """Splits Δ into dilution, which needs no change of the loss at any position, and the real rest."""
+        """Splits Δ into dilution, which needs no change of the loss at any position, and the remainder, `real`."""
         values = super().values(arrays, trained)
         gap = arrays["edge"] - values["loss"][trained]
         values["dilution"] = {n: (1 - trained / n) * gap for n in values["loss"] if n > trained}
@@ -245,12 +253,9 @@ class Context(Protocol, name="context"):
         return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in longer}
 
     def measure(self, job, length, scorer, blocks, trained):
-        change = None
-        if job.startswith("foreign"):
-            change = foreign(scorer.dataset.val, blocks, trained)
-        elif job.startswith("shuffled"):
-            change = shuffled(trained, self.seed)
-        return {job: self.block_losses(length, scorer, blocks, change).mean(axis=(1, 2))}
+        kind, _, _ = job.rpartition("-")  # foreign, shuffled, or nothing
+        changes = {"foreign": foreign(scorer.dataset.val, blocks, trained), "shuffled": shuffled(trained, self.seed)}
+        return {job: self.block_losses(length, scorer, blocks, changes.get(kind)).mean(axis=(1, 2))}
 
     def values(self, arrays, trained):
         values = super().values(arrays, trained)

@@ -57,7 +57,11 @@ def side_by_side(first, parts):
         if used + len(part[0]) > width and len(rows[-1]) > 1:
             rows.append([first])
         rows[-1].append(part)
-    return "\n\n".join("\n".join(map("   ".join, zip(*row, strict=True))) for row in rows)
+    texts = []
+    for row in rows:
+        lines = ["   ".join(parts) for parts in zip(*row, strict=True)]
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts)
 
 
 def table(protocol, results):
@@ -73,7 +77,7 @@ def table(protocol, results):
             for key in protocol.columns:
                 value = result["values"][key].get(n)
                 cells.append(protocol.cell(key, value, at_training) if value else "")
-            rows.append(cells if any(cells) else ["—", *cells[1:]])
+            rows.append(cells if any(cells) else ["—", *cells[1:]])  # —: the scheme is undefined at this length
         titles = [name, *list(protocol.columns.values())[1:]]
         parts.append(aligned([titles, *rows]))
     return side_by_side(first, parts)
@@ -123,11 +127,11 @@ def print_report(protocol, lines, results, dataset, blocks):
               "shorter --lengths or a --dataset of more documents (--split_on divides a text)")  # fmt: skip
     print(f"\n{table(protocol, results)}\n")
     if protocol.ranked:
-        last = protocol.shown()[-1]
+        last = f"{protocol.shown()[-1]:,}"
         print(
-            f"rise: the loss at {last:,} minus the lowest from the training length on. It is flat if rise + ± is below"
+            f"rise: the loss at {last} minus the lowest from the training length on. flat: rise + ± is below {FLAT:g};"
         )
-        print(f"{FLAT:g}, and rises if rise − ± is above 0.\n\n{ranking(protocol, lines, results)}\n")
+        print(f"rises: rise − ± is above 0; undecided: neither.\n\n{ranking(protocol, lines, results)}\n")
 
 
 def write_numbers(path, inputs, protocol, results, dataset, blocks):
@@ -149,26 +153,26 @@ def write_numbers(path, inputs, protocol, results, dataset, blocks):
 
 def draw(protocol, results, words):
     """The picture: for each panel a line with its interval per result, and a thin line per seed. Its title has `words`.
-    Kept results beside other runs are thin and have neither."""
+    Kept results beside other runs are in the background: thin, with neither."""
     n = len(protocol.panels)
     question = protocol.question[0].upper() + protocol.question[1:]
     title = f"{textwrap.fill(question, 100)}\n{words}"
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     kept = {name for name, result in results.items() if result["kept"]}
-    thin = kept if len(kept) < len(results) else set()
+    background = kept if len(kept) < len(results) else set()
     ends = []
     for axes, key in zip(panels, protocol.panels, strict=True):
-        ends.append(draw_panel(axes, protocol, results, key, thin))
+        ends.append(draw_panel(axes, protocol, results, key, background))
     for axes, labels in zip(panels, ends, strict=True):  # last, when the panels' shared limits are known
-        label_ends(axes, labels, bold={*results} - thin if thin else ())
+        label_ends(axes, labels, bold={*results} - background if background else ())
     caption = "shaded: 95%, over the text, and over the seeds if there are several; thin lines: single seeds"
-    if thin:
+    if background:
         caption += "; thin with markers: kept results"
     figure.supxlabel(caption, fontsize=8, color="0.4")
     return figure
 
 
-def draw_panel(axes, protocol, results, key, thin):
+def draw_panel(axes, protocol, results, key, background):
     """Draws one value of all results. Returns the labels of the lines, as label_ends takes them."""
     shown = protocol.shown()
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
@@ -182,7 +186,7 @@ def draw_panel(axes, protocol, results, key, thin):
         is_whole = shown[-1] in values
         label = name if is_whole else f"{name} (undefined past {max(lengths, default=0):,})"
         labels.append((label, style["color"], (lengths[-1], means[-1]) if is_whole else None))
-        if name in thin:
+        if name in background:
             axes.plot(lengths, means, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})
             continue
         axes.plot(lengths, means, **style)

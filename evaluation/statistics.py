@@ -10,7 +10,7 @@ FLAT = 0.05  # nats: a rise that is surely smaller is called flat
 
 
 def t_quantile(df):
-    """The value that Student's |t| with df degrees of freedom exceeds with probability 5%."""
+    """The value that Student's |t| with df degrees of freedom exceeds with probability 5%, by numerical integration."""
     df = min(df, 1000.0)  # beyond, the quantiles hardly change
     angles, step = np.linspace(0, np.pi / 2, 20_001, retstep=True)
     density = np.cos(angles[1:] - step / 2) ** (df - 1)  # of the angle arctan(t / sqrt(df))
@@ -24,7 +24,8 @@ def residuals(values, documents):
     counts = np.bincount(documents)
     sums = np.stack([np.bincount(documents, row) for row in values])
     deviations = sums - counts * values.mean(axis=1, keepdims=True)
-    return deviations / counts.mean() / (1 - counts / counts.sum())
+    share = counts / counts.sum()
+    return deviations / counts.mean() / (1 - share)
 
 
 def interaction_variance(values, documents):
@@ -62,7 +63,7 @@ def interval(groups, documents):
     df = sum(variances) ** 2 / sum(v**2 / (len(values) - 1) for v, values in zip(variances, repeated, strict=True))
     seed_width = t_quantile(df) * np.sqrt(sum(variances))
 
-    # both
+    # both; what text and seeds do together is in either variance, and counts once
     text_only = text_variance - sum(interaction_variance(values, ids) for values in repeated)
     width = np.hypot(t_quantile(n - 1) * np.sqrt(max(text_only, 0)), seed_width)
     return total, max(text_width, width)

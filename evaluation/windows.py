@@ -61,16 +61,17 @@ class Scorer:
         return torch.cat(losses).view(shape).numpy(), torch.cat(right).view(shape).numpy()
 
 
-def first_end(n_tokens, longest, stride):
-    """The last target of the first block that a text of n_tokens has room for."""
-    return max(longest, tuning_part(n_tokens) + stride)
+def first_end(n_tokens, longest, span):
+    """The last target of the first block in a text of n_tokens: past the tuning part, and with room for the longest
+    context."""
+    return max(longest, tuning_part(n_tokens) + span)
 
 
-def choose_blocks(split, longest, stride, n, seed):
-    """n Blocks of `stride` targets. They are evenly spread over the text past the tuning part and do not overlap. Those
+def choose_blocks(split, longest, span, n, seed):
+    """n Blocks of `span` targets. They are evenly spread over the text past the tuning part and do not overlap. Those
     that have `longest` tokens of their own document before them come first; contexts cross documents, as they do in
     training, only if these are fewer than n. ValueError if the text is too short."""
-    ends = np.arange(first_end(len(split.tokens), longest, stride), len(split.tokens), stride)
+    ends = np.arange(first_end(len(split.tokens), longest, span), len(split.tokens), span)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     fits = ends - longest >= split.docs[documents]
     if len(ends) < n:

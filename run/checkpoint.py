@@ -158,10 +158,14 @@ def find_checkpoint(name, which):
     path = Path(name)
     if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
         return path
-    for part in ("", f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt", "config.json"):
-        file = path / part
-        if file.is_file():
-            return file.parent if file.name == "config.json" else file
+    if path.is_file() and path.name != "config.json":
+        return path
+    for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt"):
+        if (path / file).is_file():
+            return path / file
+    for folder in (path, path.parent):  # in Hugging Face's format
+        if path in (folder, folder / "config.json") and (folder / "config.json").is_file():
+            return folder
     nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
     similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
     advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
@@ -172,15 +176,16 @@ def find_checkpoint(name, which):
 
 def read_file(path):
     """The fields of a Checkpoint in a file of train.py or of nanoGPT, with the config as plain types."""
+    damaged = (
+        "it is damaged, of another kind, or contains code; if it is a run's latest.pt or best.pt, the other one may be "
+        "intact and can take its place"
+    )
+    if not is_whole(path):
+        raise ValueError(damaged)
     try:
-        if not is_whole(path):
-            raise ValueError
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever a damaged file provokes
-        raise ValueError(
-            "it is damaged, of another kind, or contains code; if it is a run's latest.pt or best.pt, the other one "
-            "may be intact and can take its place"
-        ) from None
+        raise ValueError(damaged) from None
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
     if content.pop("version", None) != VERSION:
@@ -213,14 +218,15 @@ def save_run(folder, checkpoint, val_loss):
     it with the best loss that is saved and, because a full disk does not end training, why saving failed, or ""."""
     best = folder / "best.pt"
     saved_loss = checkpoint.best_val_loss
-    is_best = val_loss < saved_loss or (val_loss < math.inf and not best.exists())
+    was_evaluated = val_loss < math.inf  # not if training was stopped between evaluations
+    is_best = val_loss < saved_loss or (was_evaluated and not best.exists())
     if is_best:
         checkpoint = replace(checkpoint, best_val_loss=val_loss)
     try:
         checkpoint.save(folder, is_best)
         return checkpoint, ""
     except OSError as error:
-        if best.is_file():  # it may have been replaced
+        if best.is_file():  # it may have been replaced although latest.pt was not
             saved_loss = load_checkpoint(best).best_val_loss
         unsaved = f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
         return replace(checkpoint, best_val_loss=saved_loss), unsaved

@@ -7,7 +7,8 @@ import config
 from model import find_scheme
 from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
 
-FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")  # resuming cannot change these, or the model's
+# Resuming can change neither these nor the fields of the model.
+FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")
 
 
 def find_run(values):
@@ -35,18 +36,26 @@ def inherited_settings(cls, values, run, source):
 
 def settings_from(source, values):
     """The settings that --init_from takes over: the model's size, the text, and the length that a rope scheme was
-    trained at, if the new run scales it. It trains with AdamW: Muon's rate is another setting, and its default soon
-    spoils trained weights."""
+    trained at, if the new run scales it. It trains with AdamW: Muon has its own rate, whose default quickly damages
+    trained weights."""
     settings = asdict(source.config)
     settings |= {"dataset": source.dataset_name(values.get("dataset")), "optimizer": "adamw"}
     scheme = settings["pos_scheme"]
     reads = find_scheme(scheme).reads
+
+    # another scheme: its own settings are not taken over
     if values.get("pos_scheme", scheme) != scheme:
         for name in (*reads, "pos_options", "pos_pattern"):
             del settings[name]
-    elif values.get("rope_scaling", settings["rope_scaling"]) == "none":
-        settings["rope_block_size"] = 0  # the new run is trained without scaling, at its own block_size
-    elif "rope_block_size" in reads:
+        return settings
+
+    # without scaling: rope is trained at the new block_size
+    if values.get("rope_scaling", settings["rope_scaling"]) == "none":
+        settings["rope_block_size"] = 0
+        return settings
+
+    # with scaling: from the length that rope was trained at to the new block_size
+    if "rope_block_size" in reads:
         length = settings["rope_block_size"] or settings["block_size"]
         reach = values.get("block_size", settings["block_size"]) / length
         settings |= {"rope_block_size": length, "rope_factor": max(settings["rope_factor"], reach)}
@@ -97,6 +106,7 @@ def changed_settings(run, cfg, dataset):
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
     fixed = [name for name in changed if name in vars(run.config) or name in FIXED]
+    # without --resume nothing may change; with it, all but the model and what is FIXED
     if fixed or (changed and not cfg.resume):
         advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")
         differences = ", ".join(f"{name}={old.get(name)!r}, now {value!r}" for name, value in changed.items())
