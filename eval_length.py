@@ -30,7 +30,7 @@ from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, draw, print_report, result_of, write_numbers
 from evaluation.seeds import group_seeds, note_differences
 from evaluation.windows import Scorer
-from model import PositionScheme, find_scheme
+from model import PositionScheme, at_least, find_scheme
 from run import files, tracking
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
@@ -65,7 +65,7 @@ class EvalConfig(Overrides):
             raise ValueError(f"--keep={self.keep} is a kept result: name its folder, --keep={Path(self.keep).parent}")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        config.at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
+        at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
 
     def changes(self):
         """What this evaluation changes in the trained models, in words."""

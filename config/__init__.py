@@ -123,13 +123,6 @@ def convert(key, given, types):
     return value
 
 
-def at_least(low, cfg, *names):
-    """ValueError unless each field is at least `low`."""
-    for name in names:
-        if getattr(cfg, name) < low:
-            raise ValueError(f"{name}={getattr(cfg, name)} must be at least {low}")
-
-
 def check_choices(cfg):
     """ValueError unless each field that is annotated as a Literal holds one of its choices."""
     for field in dataclasses.fields(cfg):
