@@ -95,9 +95,9 @@ def open_runs(cfg):
 def check_runs(cfg, protocol, runs):
     """ValueError if a run cannot be measured, or kept, as cfg asks."""
     for run in runs.values():
-        model = run.config_with(cfg, protocol.longest)
+        model_config = run.config_with(cfg, protocol.longest)
         if cfg.max_position:
-            model.check_positions(cfg.max_position, with_gaps=True)
+            model_config.check_positions(cfg.max_position, with_gaps=True)
         steps = run.settings.get("max_iters", 0)
         if run.step < steps:
             print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
@@ -181,8 +181,16 @@ def measure_line(cfg, protocol, dataset, blocks, runs):
         is_new |= computed
     jobs = set.intersection(*map(set, measured))
     arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
-    model = next(iter(runs.values())).config_with(cfg, protocol.longest)
-    return Line.of_runs([*runs.values()], model, protocol, dataset, blocks, arrays), is_new
+    group = list(runs.values())
+    model_config = group[0].config_with(cfg, protocol.longest)
+    return Line.of_runs(group, model_config, protocol, dataset, blocks, arrays), is_new
+
+
+def inputs_of(cfg, items):
+    """What tells the results of an evaluation from those of others: its runs and settings, as plain types."""
+    left_out = {"runs", "results_dir", "keep", *CALL_FIELDS}
+    settings = {key: value for key, value in asdict(cfg).items() if key not in left_out}
+    return {"runs": [str(item.folder.resolve()) for item in items], "settings": settings}
 
 
 def publish(cfg, protocol, dataset, group, results, picture):
@@ -229,9 +237,7 @@ def main(argv):
     for name, path in paths.items():
         lines[name].write(path)
         print(f"kept      {path}.npz (seeds {', '.join(str(run['seed']) for run in lines[name].runs)})")
-    left_out = {"runs", "results_dir", "keep", *CALL_FIELDS}
-    settings = {key: value for key, value in asdict(cfg).items() if key not in left_out}
-    inputs = {"runs": [str(item.folder.resolve()) for item in (runs | kept).values()], "settings": settings}
+    inputs = inputs_of(cfg, (runs | kept).values())
     base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
     write_numbers(base.with_suffix(".json"), inputs, protocol, results, dataset, blocks)
     draw(protocol, results, "; ".join([f"text: {dataset.name}", *cfg.changes()])).savefig(base.with_suffix(".png"))

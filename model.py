@@ -337,7 +337,7 @@ class WithoutDrawing(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
-            return kwargs["tensor"]
+            return kwargs["tensor"]  # nn.init passes it by its name
         return func(*args, **kwargs or {})
 
 
@@ -364,12 +364,13 @@ def attend(q, k, v, positions, dropout_p):
         return y[..., :D]
 
     outputs = []
+    offset = S - T  # keys before the first query
     size = min(QUERY_BLOCK, (T + 1) // 2)  # at least two blocks: half of the queries cannot see half of the keys
     for start in reversed(range(0, T, size)):  # the last block first: the others fit into its buffers
         end = min(T, start + size)
         block = slice(start, end)
-        first = max(0, S - T + start - positions.window + 1)
-        seen = slice(first, S - T + end)  # the keys that this block can see
+        first = max(0, offset + start - positions.window + 1)
+        seen = slice(first, offset + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
         values = v[:, :, seen]

@@ -1,1 +1,6 @@
-"""The length evaluation: what is scored, the protocols, their statistics, and how results are shown."""
+"""The length evaluation: what is scored, the losses of it, their statistics, tables and pictures.
+
+The words: a *block* is a piece of the text whose tokens are scored, after a *window* of context. A *protocol* lays
+both out. A *job* is one pass over all blocks, such as one context length, and yields *arrays* of losses by block. A
+*line* is one entry of the comparison, a scheme with all its seeds. *Values* are what is shown of it: the loss, Δ, …
+"""

@@ -1,5 +1,5 @@
-"""A line is one row of the table: the losses, on the same blocks, of runs that differ only in their seed. It is
-measured now, or read from a file, a kept result, which can be named instead of the runs:
+"""A line is one entry of the comparison: the losses, on the same blocks, of runs that differ only in their seed. It is
+measured now or read from a kept result, an .npz file that can be named instead of the runs:
 
     python eval_length.py out/mine benchmark/alibi
 
@@ -62,7 +62,13 @@ class Line:
         settings = protocol.settings()
         jobs = protocol.jobs(self.trained, self.config.max_positions)
         other = [key for key, value in self.measured.items() if value != settings.get(key)]
-        is_same = not {"protocol", "version", "block_tokens", "seed"} & {*other}
+        must_match = {
+            "protocol",
+            "version",
+            "block_tokens",
+            "seed",
+        }  # blocks and lengths are compared below; max_position may differ
+        is_same = not must_match & {*other}
         has_blocks = np.array_equal(self.blocks.ends, blocks.ends)
         if is_same and has_blocks and jobs.keys() <= self.arrays.keys():
             return
@@ -72,9 +78,9 @@ class Line:
         raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
 
     @classmethod
-    def of_runs(cls, runs, model, protocol, dataset, blocks, arrays):
-        """The line of Checkpoints that differ only in their seed, measured with the config `model`."""
-        config = asdict(model)
+    def of_runs(cls, runs, model_config, protocol, dataset, blocks, arrays):
+        """The line of Checkpoints that differ only in their seed, whose models were measured with model_config."""
+        config = asdict(model_config)
         settings = shared_settings(runs[0].settings)
         where = machine()
         seeds = [
@@ -88,7 +94,7 @@ class Line:
             for run in runs
         ]
         further = {key: value for key, value in settings.items() if key not in config or config[key] != value}
-        return cls(model, further, dataset.hash, protocol.settings(), seeds, blocks, arrays)
+        return cls(model_config, further, dataset.hash, protocol.settings(), seeds, blocks, arrays)
 
     @classmethod
     def read(cls, path):
@@ -122,7 +128,7 @@ class Line:
 
 
 def shared_settings(settings):
-    """The settings of a run without its seed, also without that in the name of the run that it starts from."""
+    """The settings of a run without its seed, which is also cut from the name in init_from."""
     shared = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
     if "init_from" in shared:
         shared["init_from"] = without_seed(shared["init_from"], settings)
@@ -180,7 +186,8 @@ def measured_before(path, n_blocks):
 
 def write_arrays(path, blocks, arrays, **about):
     """Writes an .npz file with arrays by name, the place of each block, and texts about them."""
-    np.savez_compressed(file := io.BytesIO(), **about, ends=blocks.ends, documents=blocks.documents, **arrays)
+    file = io.BytesIO()
+    np.savez_compressed(file, **about, ends=blocks.ends, documents=blocks.documents, **arrays)
     files.write(path, file.getvalue())
 
 

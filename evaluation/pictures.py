@@ -65,7 +65,9 @@ def label_ends(axes, ends, apart=0.05, bold=()):
     ends = sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True)
     heights = [0.02 if end is None else to_axes.transform(end)[1] for *_, end in ends]
     for (label, color, end), height in zip(ends, spread(heights, apart), strict=True):
-        arrow = end and {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
+        arrow = None
+        if end:
+            arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(
             label,
             end or axes.viewLim.p0,

@@ -9,7 +9,7 @@ import numpy as np
 from evaluation.statistics import interval
 from evaluation.windows import choose_blocks, first_end, foreign, shuffled
 
-BLOCK_TOKENS = 8  # targets in a block, by default
+BLOCK_TOKENS = 8  # targets of a window, by default
 STRIDES = 4  # in a block of `sliding`
 
 PROTOCOLS = {}  # name -> class
@@ -49,7 +49,8 @@ class Protocol:
         if cfg.block_tokens and not self.has_block_tokens:
             raise ValueError(f"--protocol={self.name} has no --block_tokens")
         self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
-        self.span = len(self.layout(self.longest)[0]) * self.block_tokens  # targets in a block
+        before, _ = self.layout(self.longest)
+        self.span = len(before) * self.block_tokens  # targets of all windows of a block
         room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.span)) // self.span
         self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
 
@@ -200,6 +201,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
         """Splits Δ into dilution, which needs no change of the loss at any position, and the remainder, `real`."""
         values = super().values(arrays, trained)
         gap = arrays["edge"] - values["loss"][trained]
+        # if no position changes, the mean at n is trained/n · its mean at the training length + (1 − trained/n) · edge
         values["dilution"] = {n: (1 - trained / n) * gap for n in values["loss"] if n > trained}
         values["real"] = {n: values["delta"][n] - diluted for n, diluted in values["dilution"].items()}
         return values

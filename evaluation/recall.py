@@ -28,9 +28,11 @@ def find_questions(split, tokenizer):
         letters = {}  # digit -> letter
         for mention in MENTION.finditer(text):
             digit, letter = mention.groups()
-            if digit in letters:
-                questions.append((first, first + mention.end() - 1))
-            consistent &= letters.setdefault(digit, letter) == letter
+            if digit not in letters:  # it states the fact
+                letters[digit] = letter
+                continue
+            questions.append((first, first + mention.end() - 1))
+            consistent = consistent and letters[digit] == letter
     if not (consistent and questions):
         how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
@@ -47,7 +49,7 @@ def choose_questions(dataset, longest, n, seed):
     rng = np.random.default_rng(seed)
     order = rng.permutation(fits)
     facts = np.stack([start, dataset.val.tokens[answer - 1]])[:, order]
-    _, one_of_each = np.unique(facts, axis=1, return_index=True)
+    _, one_of_each = np.unique(facts, axis=1, return_index=True)  # a random question of each fact
     chosen = np.sort(order[rng.permutation(one_of_each)[:n]])
     return answer[chosen], start[chosen]
 
@@ -62,6 +64,7 @@ def planted(signs, distances):
         fact = row[-2:].clone()  # the digit and its letter
         for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
             row[place : min(place + 2, len(row) - 2)] = filler
+        # the end of a row: digit and letter, `distance` tokens, digit and letter
         place = len(row) - 4 - distances[i]
         if place and row[place - 1] in digits:  # neither half of another mention may stay
             row[place - 1] = filler

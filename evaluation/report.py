@@ -59,7 +59,7 @@ def side_by_side(first, parts):
         rows[-1].append(part)
     texts = []
     for row in rows:
-        lines = ["   ".join(parts) for parts in zip(*row, strict=True)]
+        lines = ["   ".join(pieces) for pieces in zip(*row, strict=True)]
         texts.append("\n".join(lines))
     return "\n\n".join(texts)
 
@@ -160,10 +160,10 @@ def draw(protocol, results, words):
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     kept = {name for name, result in results.items() if result["kept"]}
     background = kept if len(kept) < len(results) else set()
-    ends = []
+    labels_of_panels = []
     for axes, key in zip(panels, protocol.panels, strict=True):
-        ends.append(draw_panel(axes, protocol, results, key, background))
-    for axes, labels in zip(panels, ends, strict=True):  # last, when the panels' shared limits are known
+        labels_of_panels.append(draw_panel(axes, protocol, results, key, background))
+    for axes, labels in zip(panels, labels_of_panels, strict=True):  # last, when the panels' shared limits are known
         label_ends(axes, labels, bold={*results} - background if background else ())
     caption = "shaded: 95%, over the text, and over the seeds if there are several; thin lines: single seeds"
     if background:
@@ -217,6 +217,6 @@ def charts(protocol, results, picture, x):
             for n, value in result["values"][key].items():
                 rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
         runs[name] = about, rows
-    _, rows = next(iter(runs.values()))
-    rows.append({"image": {f"{protocol.stem}/picture": str(picture)}})
+    _, first_rows = next(iter(runs.values()))
+    first_rows.append({"image": {f"{protocol.stem}/picture": str(picture)}})
     return runs

@@ -29,7 +29,8 @@ def group_seeds(runs):
     for name, run in runs.items():
         key = json.dumps(experiment(run.settings, run.dataset_hash, run.history), sort_keys=True)
         seed = run.settings.get("seed")
-        if not run.settings or seed in groups.get(key, {}):
+        is_alone = not run.settings or seed in groups.get(key, {})
+        if is_alone:
             key = name
         groups.setdefault(key, {})[seed] = name
     lines = {}
@@ -44,8 +45,8 @@ def group_seeds(runs):
 
 
 def note_differences(runs, kept, folder):
-    """Says in which settings besides scheme and seed one of the runs (or, without runs, of the kept results) differs
-    from most, counting kept results and those in `folder`."""
+    """Prints the settings, besides scheme and seed, in which a run differs from the most common value, counting kept
+    results and those in `folder`. Without runs, the kept results are compared."""
     beside = dict(kept)
     if folder:
         beside |= {path.stem: Line.read(path) for path in sorted(Path(folder).glob("*.npz"))}

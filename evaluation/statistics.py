@@ -13,7 +13,7 @@ def t_quantile(df):
     """The value that Student's |t| with df degrees of freedom exceeds with probability 5%, by numerical integration."""
     df = min(df, 1000.0)  # beyond, the quantiles hardly change
     angles, step = np.linspace(0, np.pi / 2, 20_001, retstep=True)
-    density = np.cos(angles[1:] - step / 2) ** (df - 1)  # of the angle arctan(t / sqrt(df))
+    density = np.cos(angles[1:] - step / 2) ** (df - 1)  # of the angle, if t = sqrt(df)·tan(angle)
     below = np.append(0, np.cumsum(density))
     return np.sqrt(df) * np.tan(np.interp(0.95, below / below[-1], angles))
 
@@ -63,7 +63,7 @@ def interval(groups, documents):
     df = sum(variances) ** 2 / sum(v**2 / (len(values) - 1) for v, values in zip(variances, repeated, strict=True))
     seed_width = t_quantile(df) * np.sqrt(sum(variances))
 
-    # both; what text and seeds do together is in either variance, and counts once
+    # both; what text and seeds do together is in both variances, and counts once
     text_only = text_variance - sum(interaction_variance(values, ids) for values in repeated)
     width = np.hypot(t_quantile(n - 1) * np.sqrt(max(text_only, 0)), seed_width)
     return total, max(text_width, width)

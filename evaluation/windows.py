@@ -85,9 +85,9 @@ def choose_blocks(split, longest, span, n, seed):
         return candidates[((np.arange(k) + offset) * len(candidates) / max(k, 1)).astype(int)]
 
     inside = spread(np.flatnonzero(fits), min(n, fits.sum()))
-    crossing = spread(np.flatnonzero(~fits), n - len(inside))
-    chosen = np.sort(np.concatenate([inside, crossing]))
-    return Blocks(ends[chosen], documents[chosen], len(crossing) / n)
+    outside = spread(np.flatnonzero(~fits), n - len(inside))
+    chosen = np.sort(np.concatenate([inside, outside]))
+    return Blocks(ends[chosen], documents[chosen], len(outside) / n)
 
 
 def shuffled(n_kept, seed):
@@ -111,9 +111,11 @@ def foreign(split, blocks, n_kept):
         end = blocks.ends[i]
         document = blocks.documents[i]
         before = min(bounds[document], end - n)
-        after = max(bounds[document + 1], end)
+        after = bounds[document + 1]
         donors = np.roll(blocks.ends, -(i + len(blocks.ends) // 2))
-        donors = donors[(donors - n_kept <= before) | (donors - n >= after)]
+        ends_before = donors - n_kept <= before
+        starts_after = donors - n >= after
+        donors = donors[ends_before | starts_after]
         if not len(donors):
             few = f"no block has {n - n_kept:,} tokens of other documents before it"
             raise ValueError(f"{few}: choose shorter --lengths, or a --dataset of more documents")

@@ -74,7 +74,8 @@ class Checkpoint:
                 raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
         content = vars(self) | {"version": VERSION, "config": asdict(self.config)}
         del content["path"], content["folder"]  # they change when the file is moved
-        for name in ("best.pt", "latest.pt") if is_best else ("latest.pt",):
+        names = ["best.pt", "latest.pt"] if is_best else ["latest.pt"]
+        for name in names:
             with files.replacing(folder / name) as f:
                 torch.save(content, f)
 
@@ -163,9 +164,9 @@ def find_checkpoint(name, which):
     for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt"):
         if (path / file).is_file():
             return path / file
-    for folder in (path, path.parent):  # in Hugging Face's format
-        if path in (folder, folder / "config.json") and (folder / "config.json").is_file():
-            return folder
+    folder = path.parent if path.name == "config.json" else path
+    if (folder / "config.json").is_file():  # Hugging Face's format
+        return folder
     nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
     similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
     advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
@@ -215,7 +216,8 @@ def is_whole(path):
 
 def save_run(folder, checkpoint, val_loss):
     """Saves a checkpoint with this validation loss in a folder, also as best.pt if no earlier loss was lower. Returns
-    it with the best loss that is saved and, because a full disk does not end training, why saving failed, or ""."""
+    the checkpoint with the best loss that is saved, and why saving failed: a full disk does not end training. The
+    reason is "" if it succeeded."""
     best = folder / "best.pt"
     saved_loss = checkpoint.best_val_loss
     was_evaluated = val_loss < math.inf  # not if training was stopped between evaluations

@@ -1,4 +1,7 @@
-"""How a run starts: with new weights, with the weights of another model, or where an earlier call stopped."""
+"""How a run starts: with new weights, with the weights of another model, or where an earlier call stopped.
+
+`values` are the settings that the user gave, `run` is the Checkpoint in out_dir, and `source` that of --init_from.
+"""
 
 from dataclasses import asdict, replace
 from pathlib import Path
