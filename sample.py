@@ -40,17 +40,22 @@ class SampleConfig(Overrides):
         at_least(1e-6, self, "top_p")
 
 
+def find_tokenizer(cfg, checkpoint):
+    """The checkpoint's tokenizer, or the one that --tokenizer names. ValueError if there is none, or if it is another."""
+    if cfg.tokenizer:
+        tokenizer = named_tokenizer(cfg.tokenizer)
+        checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
+        return tokenizer
+    if checkpoint.tokenizer_spec:
+        return tokenizer_from(checkpoint.tokenizer_spec)
+    raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
+
+
 def sample(cfg, out):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
     # the tokenizer and the prompt
     checkpoint = load_checkpoint(cfg.out_dir)
-    if cfg.tokenizer:
-        tokenizer = named_tokenizer(cfg.tokenizer)
-        checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
-    elif checkpoint.tokenizer_spec:
-        tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
-    else:
-        raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
+    tokenizer = find_tokenizer(cfg, checkpoint)
     prompt = cfg.start
     if prompt.startswith("FILE:"):
         prompt = Path(prompt.removeprefix("FILE:")).read_bytes().decode()
