@@ -41,7 +41,7 @@ class SampleConfig(Overrides):
 
 
 def find_tokenizer(cfg, checkpoint):
-    """The checkpoint's tokenizer, or the one that --tokenizer names. ValueError if there is none, or if it is another."""
+    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if there is none or if they differ."""
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
