@@ -62,12 +62,8 @@ class Line:
         settings = protocol.settings()
         jobs = protocol.jobs(self.trained, self.config.max_positions)
         other = [key for key, value in self.measured.items() if value != settings.get(key)]
-        must_match = {
-            "protocol",
-            "version",
-            "block_tokens",
-            "seed",
-        }  # blocks and lengths are compared below; max_position may differ
+        # blocks and lengths are compared below; max_position may differ
+        must_match = {"protocol", "version", "block_tokens", "seed"}
         is_same = not must_match & {*other}
         has_blocks = np.array_equal(self.blocks.ends, blocks.ends)
         if is_same and has_blocks and jobs.keys() <= self.arrays.keys():

@@ -128,10 +128,9 @@ def print_report(protocol, lines, results, dataset, blocks):
     print(f"\n{table(protocol, results)}\n")
     if protocol.ranked:
         last = f"{protocol.shown()[-1]:,}"
-        print(
-            f"rise: the loss at {last} minus the lowest from the training length on. flat: rise + ± is below {FLAT:g};"
-        )
-        print(f"rises: rise − ± is above 0; undecided: neither.\n\n{ranking(protocol, lines, results)}\n")
+        print(f"rise: the loss at {last} minus the lowest from the training length on.")
+        print(f"flat: rise + ± < {FLAT:g}; rises: rise − ± > 0; undecided: neither.\n")
+        print(f"{ranking(protocol, lines, results)}\n")
 
 
 def write_numbers(path, inputs, protocol, results, dataset, blocks):
