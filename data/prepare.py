@@ -140,6 +140,8 @@ def main(argv):
             source[flag] = flags[flag]
     is_trained = kind == "char" or kind.startswith("bpe:")
     tokenizer = None if is_trained else named_tokenizer(kind)
+    if tokenizer and tokenizer.eot is None:
+        print(f"note: {kind} has no token for the end of a text, so nothing marks where a document ends")
     name = dataset_name(cfg, text)
     folder = data.folder_of(name)
     files = {path.name for path in folder.glob("[!.]*")}

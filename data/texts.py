@@ -5,10 +5,14 @@ progress bar with that label; it can be called again. To add a text with a name,
 data/prepare.py.
 """
 
+import functools
 import hashlib
 import importlib.util
+import itertools
+import json
 import math
 import os
+import re
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +24,6 @@ from tqdm import tqdm
 from data import file_hash, recall
 from run.files import json_hash
 
-ROWS = {".parquet": "parquet", ".jsonl": "json"}  # files with one document per row: their names in load_dataset
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -44,27 +47,31 @@ class Text:
 def split_texts(texts, separator="", smallest=0, largest=math.inf):
     """Divides {name: text or file} into documents {"train": …, "val": …}, with about a tenth of the text for
     validation: the last tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest`
-    bytes. Each part of a text between separators, if one is given, is a document."""
+    bytes. Each part of a text between separators, if one is given, is a document. ValueError if no text has one."""
     separator = separator.replace("\\n", "\n")  # a shell passes \n as two characters
+    # "(?!)" matches nowhere; a text may have the line ends of Windows
+    pattern = re.compile(f"({re.escape(separator)})".replace("\\\n", "\r?\n") if separator else "(?!)")
+    if separator and not any(pattern.search(text_of(source)) for source in texts.values()):
+        raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
     train = {}
     val = {}
     if len(texts) < 10:
         for name, source in texts.items():
-            train[name], val[name] = cut(text_of(source), separator)
+            train[name], val[name] = cut(text_of(source), pattern)
     else:
         val_names = choose_validation(texts, smallest, largest)
         for name, source in texts.items():
             part = val if name in val_names else train
             part[name] = source
-    return {"train": documents_of(train, separator), "val": documents_of(val, separator)}
+    return {"train": documents_of(train, pattern), "val": documents_of(val, pattern)}
 
 
-def cut(text, separator):
+def cut(text, pattern):
     """The text up to its last tenth, and the rest, which starts after a separator if there is one in it."""
     start = int(0.9 * len(text))
-    position = text.find(separator, start)
-    if position >= 0:
-        start = position + len(separator)
+    separator = pattern.search(text, start)
+    if separator:
+        start = separator.end()
     return text[:start], text[start:]
 
 
@@ -87,24 +94,23 @@ def choose_validation(texts, smallest, largest):
     return names
 
 
-def documents_of(texts, separator):
+def documents_of(texts, pattern):
     """The documents in {name: text or file}: whole texts, or their parts between separators."""
-    ending = separator if separator.isspace() else ""  # a document keeps the blank line after it
 
     def documents(label):
         for name, source in tqdm(texts.items(), label, unit="file"):
-            text = text_of(source)
-            for part in text.split(separator) if separator else [text]:
+            parts = pattern.split(text_of(source))  # a document, its separator, the next document, …
+            for part, end in itertools.zip_longest(parts[::2], parts[1::2], fillvalue=""):
                 if part:
-                    yield name, part + ending
+                    yield name, part + end if end.isspace() else part  # a document keeps the blank line after it
 
     return documents
 
 
 def text_of(source):
-    """A text, or that of a file in UTF-8. Line ends stay as they are."""
+    """A text, or that of a file in UTF-8. Line ends stay as they are, a byte order mark is left out."""
     try:
-        return source if isinstance(source, str) else source.read_bytes().decode()
+        return source if isinstance(source, str) else source.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
 
@@ -112,56 +118,103 @@ def text_of(source):
 def find_files(paths, glob):
     """{path: file} of the files among `paths`, and of those in its folders that match `glob`, sorted; empty files are
     left out. A path starts at the folder that all files share. ValueError if there are no files."""
+    roots = [Path(path) for path in paths]
     files = set()
-    for path in map(Path, paths):
-        files.update(path.rglob(glob) if path.is_dir() else [path])
-    files = sorted(file for file in files if file.is_file() and file.stat().st_size > 0)
+    for root in roots:
+        files.update([root, *root.rglob(f"./{glob}")])  # ./ makes any pattern a relative one
+        links = {link.resolve() for link in root.rglob("*/") if link.is_symlink()}
+        roots.extend(links.difference(roots))  # a link may lead back
+    files = {file for file in files if file.is_file() and file.stat().st_size > 0}
     if not files:
         raise ValueError(f"no text found: {' '.join(paths)} is empty, or has no file that matches --glob={glob!r}")
-    root = os.path.commonpath([file.resolve().parent for file in files])
-    return {Path(os.path.relpath(file, root)).as_posix(): file for file in files}
+    files = sorted({file.parent.resolve() / file.name for file in files})
+    root = os.path.commonpath([file.parent for file in files])
+    return {file.relative_to(root).as_posix(): file for file in files}
 
 
 # ----------------------------------------------------------------------------------------------------------
 # Rows of a table
 
 
-def split_rows(cfg, source, **location):
-    """The documents of a dataset that `location` describes to load_dataset. Validation uses the dataset's own split for
-    it, or else 0.05% of the dataset, as in nanoGPT, but up to a tenth of a small one. ValueError if the dataset cannot
-    be loaded, or has no such column."""
+ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")  # the endings of files that hold a document per row
+
+
+def rows_in_file(path, column):
+    """The rows of a file as dicts, which have this column if there is one: parquet, or a JSON object per line."""
+    with open(path, "rb") as file:
+        if path.suffix.lower() != ".parquet":
+            yield from map(json.loads, filter(bytes.strip, file))  # without blank lines
+            return
+        import pyarrow.parquet  # optional
+
+        table = pyarrow.parquet.ParquetFile(file)
+        columns = [column] if column in table.schema_arrow.names else None
+        for batch in table.iter_batches(1000, columns=columns):
+            yield from batch.to_pylist()
+
+
+def read_rows(tables, rows_in, column):
+    """Yields (name, text) of each row of the tables; the text may be None. ValueError for a row that cannot be read or
+    has no text."""
+    for table in tables:
+        number = 1
+        try:
+            for row in rows_in(table, column):
+                text = row.get(column, row)
+                if not isinstance(text, str | None):
+                    raise ValueError(
+                        f"--column={column!r} is {'missing' if text is row else type(text).__name__}, not text; "
+                        f"the columns are {', '.join(row)}"
+                    )
+                (text or "").encode()  # an error for half a surrogate pair
+                yield f"{table}, row {number}", text
+                number += 1
+        except ModuleNotFoundError:  # an optional package
+            raise
+        except Exception as error:  # of any type, from whatever is damaged
+            raise ValueError(
+                f"{table}, row {number} could not be loaded: {' '.join(str(error).split())[:300] or repr(error)} "
+                "(rows are parquet, or one JSON object per line)"
+            ) from None
+
+
+def split_rows(cfg, tables, rows_in, n_val=0):
+    """The documents of tables whose rows rows_in(table, column) yields. Validation uses the last n_val of them or, if
+    that is 0, 0.05% of all as in nanoGPT, but up to a tenth of a small dataset."""
+    read = functools.partial(read_rows, tables, rows_in, cfg.column)
+    n_rows = sum(1 for _ in tqdm(read(), "counting rows"))
+    is_val = np.arange(n_rows) >= n_rows - n_val
+    if not n_val:
+        n_val = math.ceil(max(0.0005 * n_rows, min(100, 0.1 * n_rows)))
+        is_val[np.random.default_rng(2357).permutation(n_rows)[:n_val]] = True
+
+    def documents(chosen, label):
+        rows = itertools.compress(read(), chosen)
+        for name, text in tqdm(rows, label, chosen.sum(), unit="doc"):
+            if text:
+                yield name, text
+
+    return {"train": functools.partial(documents, ~is_val), "val": functools.partial(documents, is_val)}
+
+
+def hub_rows(cfg, path):
+    """The documents of a dataset of the Hugging Face hub. ValueError if it cannot be loaded."""
     import datasets  # optional
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
     try:
-        splits = datasets.load_dataset(name=cfg.config or None, **location)
-    except Exception as error:  # of any type: from the network, the hub or a file
+        splits = datasets.load_dataset(path=path, name=cfg.config or None)
+    except Exception as error:  # of any type: from the network or the hub
         error = error.__cause__ or error
-        raise ValueError(f"{source} could not be loaded: {' '.join(str(error).split())[:300]}") from None
+        raise ValueError(f"{path} could not be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from None
     if "train" not in splits:
-        raise ValueError(f"{source} has no split 'train', only: {', '.join(splits)}")
-    train = splits["train"]
-    val = splits.get("validation")
-    if getattr(train.features.get(cfg.column), "dtype", None) not in ("string", "large_string"):
-        raise ValueError(f"--column={cfg.column!r} is no column of text in {source}: {', '.join(train.features)}")
-    if val is None:
-        n_rows = len(train)
-        n_val = math.ceil(max(0.0005 * n_rows, min(100, 0.1 * n_rows)))
-        order = np.random.default_rng(2357).permutation(n_rows)
-        val = train.select(np.sort(order[:n_val]))
-        train = train.select(np.sort(order[n_val:]))
-    return {"train": documents_of_rows(train, cfg.column), "val": documents_of_rows(val, cfg.column)}
+        raise ValueError(f"{path} has no split 'train', only: {', '.join(splits)}")
+    tables = [split for split in ("train", "validation") if split in splits]
 
+    def rows_in(split, column):
+        return splits[split].select_columns(column)
 
-def documents_of_rows(rows, column):
-    """The texts in a column, except empty ones."""
-
-    def documents(label):
-        for row in tqdm(rows.select_columns(column), label, unit="doc"):
-            if row[column]:
-                yield "a row", row[column]
-
-    return documents
+    return split_rows(cfg, tables, rows_in, n_val=len(splits.get("validation", ())))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -209,7 +262,7 @@ def king_james(cfg):
 
 def hub(path, name):
     """The Text of the dataset `path` of the Hugging Face hub."""
-    return Text(lambda cfg: split_rows(cfg, path, path=path), name, path, "gpt2", ("column", "config"))
+    return Text(lambda cfg: hub_rows(cfg, path), name, path, "gpt2", ("column", "config"))
 
 
 TEXTS = {
@@ -239,7 +292,7 @@ def find_text(names, glob):
 
 
 def files_text(paths, glob):
-    """The Text in the user's files and folders. The suffix of the first file decides whether they hold rows."""
+    """The Text in the user's files and folders. ValueError if only some of them hold rows."""
     for path in paths:
         if not Path(path).exists():
             choices = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
@@ -247,12 +300,10 @@ def files_text(paths, glob):
     files = find_files(paths, glob)
     source = " ".join(str(Path(path).resolve()) for path in paths)
     state = json_hash([[file.name, file_hash(file)] for file in files.values()])
-    suffix = Path(min(files)).suffix
-    if suffix not in ROWS:
+    tables = [file for file in files.values() if file.suffix.lower() in ROWS]
+    if not tables:
         return Text(lambda cfg: split_texts(files, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
-    location = {
-        "path": ROWS[suffix],
-        "data_files": [str(file.resolve()) for file in files.values()],
-        "download_mode": "force_redownload",  # the package's cache goes by time: it may hold an older text
-    }
-    return Text(lambda cfg: split_rows(cfg, source, **location), "", source, "gpt2", ("glob", "column"), state)
+    others = set(files.values()).difference(tables)
+    if others:
+        raise ValueError(f"{tables[0]} holds rows and {min(others)} text: prepare them separately (--glob)")
+    return Text(lambda cfg: split_rows(cfg, tables, rows_in_file), "", source, "gpt2", ("glob", "column"), state)

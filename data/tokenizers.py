@@ -4,6 +4,7 @@ meta.json and every checkpoint keep a tokenizer's spec: plain types from which t
 """
 
 import base64
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import tiktoken
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
-ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")  # what a tokenizer.json may call it
+END = re.compile("(?i)(?<![a-z])eos|end.?of.?(text|sentence|document)|</s>")  # in the name a tokenizer.json gives it
 KINDS = {}  # kind -> class
 
 
@@ -101,13 +102,15 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
         except Exception as error:  # the package raises nothing more specific
             raise ValueError(f"not a tokenizer.json of byte-level BPE ({error!r})") from None
         self.n_vocab = max(self.bytes) + 1
-        ids = {token.content: id for id, token in added.items()}
-        self.eot = next((ids[name] for name in ENDS if name in ids), None)
+        self.eot = next((id for id in sorted(added) if END.search(added[id].content)), None)
+        if self.eot is not None:
+            self.inner.add_special_tokens([added[self.eot].content])  # the file may not call it special
 
     def encode(self, text, plain=False):
+        content = text.encode()  # an error for half a surrogate pair
         self.inner.encode_special_tokens = plain
         ids = self.inner.encode(text, add_special_tokens=False).ids
-        if self.decode_bytes(ids) != text.encode():
+        if self.decode_bytes(ids) != content:
             raise ValueError("the tokenizer changes the text: it must not have a normalizer, nor add a space")
         return ids
 
