@@ -49,11 +49,11 @@ class EvalConfig(Overrides):
     blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
-    dataset: str = ""  # whose validation text is used; default: the dataset that the runs were trained on
+    dataset: config.PathName = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks
     # this call
-    keep: str = ""  # a folder that gets the losses of out/NAME-SEED in NAME.npz, which can be named instead of the runs
-    results_dir: str = "results"  # where the picture and the numbers go
+    keep: config.PathName = ""  # a folder for the losses of out/NAME-SEED: NAME.npz, to be named instead of the runs
+    results_dir: config.PathName = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: online if logged in, else offline
     wandb_project: str = "length"  # where the charts go
 
@@ -66,6 +66,7 @@ class EvalConfig(Overrides):
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
         at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
+        tracking.check_project(self.wandb_project)
 
     def changes(self):
         """What this evaluation changes in the trained models, in words."""

@@ -23,8 +23,8 @@ from run.script import script
 @dataclass(frozen=True)
 class SampleConfig(Overrides):
     # what is written
-    out_dir: str = "out/rope"  # may stand without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
-    tokenizer: str = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (that of a prepared text)
+    out_dir: config.PathName = "out/rope"  # also without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
+    tokenizer: config.PathName = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (a text's own)
     start: str = "\n"  # the prompt; FILE:path reads it from a text file
     num_samples: int = 3  # how many continuations of the prompt
     max_new_tokens: int = 500  # the length of a continuation
@@ -58,7 +58,7 @@ def sample(cfg, out):
     tokenizer = find_tokenizer(cfg, checkpoint)
     prompt = cfg.start
     if prompt.startswith("FILE:"):
-        prompt = Path(prompt.removeprefix("FILE:")).read_bytes().decode()
+        prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode()
     if not prompt:
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
     ids = list(tokenizer.encode(prompt))

@@ -27,7 +27,7 @@ from run.device import DType, World, autocast
 from run.optimizer import Optimizer
 from run.script import Stop, script
 from run.start import find_run, inherited_settings, start
-from run.tracking import Pace, RunLog, WandbMode
+from run.tracking import Pace, RunLog, WandbMode, check_project
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
 
@@ -43,9 +43,9 @@ class TrainConfig(GPTConfig):
     n_head: int = 4
     n_embd: int = 128
     bias: bool = False  # biases in Linear and LayerNorm; slightly better and faster without
-    init_from: str = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
+    init_from: config.PathName = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
     # data
-    dataset: str = "sympy_char"  # a folder of data/, or a path with a slash
+    dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # each step's tokens stand at positions sampled below it (Ruoss 2023); 0: at 0, 1, 2, …
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
@@ -63,7 +63,7 @@ class TrainConfig(GPTConfig):
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
     seed: int = 1337  # for weights, batches and dropout
     # this call only, not part of the experiment: run.checkpoint.CALL_FIELDS lists the same names
-    out_dir: str = ""  # the run's folder; default: out/ and the names of the config files
+    out_dir: config.PathName = ""  # the run's folder; default: out/ and the names of the config files, or the scheme
     resume: bool = False  # resume the run in out_dir, also with other settings, such as a larger max_iters
     overwrite: bool = False  # replace the run in out_dir
     eval_only: bool = False  # print the loss of the best checkpoint over the whole validation text
@@ -86,6 +86,7 @@ class TrainConfig(GPTConfig):
             self.check_positions(self.max_position, with_gaps=True)
         if "0" in self.window_pattern and not self.window:
             raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
+        check_project(self.wandb_project)
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
 
@@ -224,7 +225,7 @@ def train(cfg, run=None, source=None):
         log.close()
     world.sum(0)  # waits until the first process has saved
     if unsaved:
-        raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={cfg.out_dir}")
+        raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={log.quoted}")
     if step < cfg.max_iters:
         raise KeyboardInterrupt(stop.signum)
     return checkpoint.best_val_loss
@@ -251,14 +252,15 @@ def eval_only(cfg, checkpoint, values):
 
 def main(argv):
     values, config_files = config.parse(TrainConfig, argv)
+    source = load_checkpoint(values["init_from"]) if values.get("init_from") else None
     if not values.get("out_dir"):
-        names = [Path(file).stem for file in config_files] or [values.get("pos_scheme", TrainConfig.pos_scheme)]
+        scheme = values.get("pos_scheme", (source.config if source else TrainConfig).pos_scheme)
+        names = [Path(file).stem for file in config_files] or [scheme]
         values["out_dir"] = f"out/{'-'.join(names)}"
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
     lock = files.locked(Path(values["out_dir"]), partial=("*.pt", "*.jsonl", "*.png"))
     with lock if writes else contextlib.nullcontext():
         run = find_run(values)
-        source = load_checkpoint(values["init_from"]) if values.get("init_from") else None
         cfg = TrainConfig(**inherited_settings(TrainConfig, values, run, source) | values)
         try:
             if cfg.eval_only:

@@ -9,13 +9,16 @@ import contextlib
 import dataclasses
 import difflib
 import inspect
+import os
 import re
 import reprlib
 import runpy
+import shlex
 import sys
 import typing
 from pathlib import Path
 
+PathName = typing.Annotated[str, Path]  # the type of a setting that may be a path: `~` is the home folder
 ALIASES = {  # what users of nanoGPT type -> our name
     "init_from=resume": "resume",
     "lr_decay_iters": "max_iters",
@@ -32,7 +35,7 @@ def parse(cls, argv, bare_field=None):
     values = {}
     flags = {}
     files = []
-    for arg in argv:
+    for arg in map(os.path.expanduser, argv):
         if arg in ("-h", "--help"):
             print(help_text(cls))
             sys.exit(0)
@@ -47,9 +50,8 @@ def parse(cls, argv, bare_field=None):
         elif bare_field and bare_field not in flags:
             flags[bare_field] = arg
         else:
-            raise ValueError(
-                f"{arg!r} is neither a config file nor a flag: did you mean --out_dir={arg} or config/{arg}.py?"
-            )
+            hint = f"did you mean --out_dir={shlex.quote(arg)} or config/{arg}.py?"
+            raise ValueError(f"{arg!r} is neither a config file nor a flag: {hint}")
     return values | flags, files
 
 
@@ -88,8 +90,8 @@ def checked(cls, values, where):
 
 
 def types_of(cls, key, path=""):
-    """The types that the field `key` of cls accepts: (int,), or (bool, NoneType) for `bool | None`. ValueError for an
-    unknown key of a file or, without a path, of the command line."""
+    """The types that the field `key` of cls accepts: (int,), (bool, NoneType) for `bool | None`, (str, Path) for a
+    PathName. ValueError for an unknown key of a file or, without a path, of the command line."""
     annotations = {field.name: field.type for field in dataclasses.fields(cls)}
     if key not in annotations:
         names = [ALIASES.get(key), *difflib.get_close_matches(str(key), annotations, n=1)]
@@ -120,7 +122,7 @@ def convert(key, given, types):
         value = int(value)
     if type(value) not in types:
         raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(t.__name__ for t in types)}")
-    return value
+    return os.path.expanduser(value) if Path in types else value
 
 
 def check_choices(cfg):

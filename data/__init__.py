@@ -6,6 +6,7 @@ A prepared dataset is a folder: train.bin and val.bin (token ids, uint16 or uint
 
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def prepare_default(name):
     if name == DEFAULT:
         prepare.main(["sympy"])
         return
-    argument = f"PATH --name={name}"
+    argument = f"PATH --name={shlex.quote(name)}"
     for text_name, text in texts.TEXTS.items():
         if Path(name).name in (text_name, text.dataset):
             argument = text_name

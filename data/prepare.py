@@ -19,6 +19,7 @@ need `pip install datasets`, a tokenizer.json `pip install tokenizers`. If a fil
 import hashlib
 import json
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,7 +159,10 @@ def main(argv):
             tokenizer = make_tokenizer(kind, documents)
         write_dataset(folder, temporary, documents, tokenizer, source)
     if name != data.DEFAULT:  # which is prepared when a training needs it
-        print(f"train on it: python train.py config/rope.py --dataset={name} --out_dir=out/{Path(name).name}")
+        folder = f"out/{Path(name).name}"
+        print(
+            f"train on it: python train.py config/rope.py --dataset={shlex.quote(name)} --out_dir={shlex.quote(folder)}"
+        )
     return 0
 
 

@@ -57,6 +57,10 @@ def locked(folder, name=".lock", partial=(), wait=False):
             raise OSError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
         print(f"waiting: another process is writing into {folder}", flush=True)
         lock.acquire()
+    except OSError as error:
+        if error.filename:  # it cannot be opened
+            raise
+        raise OSError(f"{folder} cannot be locked ({error.strerror}): choose one on another file system") from None
     for pattern in partial:
         for path in folder.glob(f".{pattern}.tmp"):
             path.unlink()

@@ -10,6 +10,11 @@ def script(main):
     """Runs main(argv) and exits with its status. A mistake (ValueError or OSError) and a missing optional package
     print one line, and the status is 2. After a signal the process dies of that signal, so that a shell's loop over
     runs ends as well."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: no other file may get its number
+            stream = open(os.devnull, "r+")
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes `?`
     try:

@@ -73,6 +73,8 @@ def start(cfg, model, optimizer, dataset, run, source):
     history = []
     messages = []
     if source:
+        if cfg.overwrite and source.folder.resolve() == Path(cfg.out_dir).resolve():
+            raise ValueError(f"{cfg.out_dir} holds the weights to start with: choose another --out_dir")
         known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
         history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
         messages = initialise(model, source, dataset)

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,12 @@ from run.script import silence_stdout
 
 WandbMode = Literal["auto", "online", "offline", "disabled"]
 PATIENCE = 10  # seconds to wait for a wandb run at the end
+
+
+def check_project(name):
+    """ValueError unless wandb accepts the name of a project."""
+    if not re.fullmatch(r"[^/\\#?%:]{,128}", name):
+        raise ValueError(f"--wandb_project={name}: at most 128 characters are allowed, and none of / \\ # ? % :")
 
 
 def read_metrics(folder):
@@ -43,6 +51,7 @@ class RunLog:
         self.reports = rank == 0
         self.folder = Path(cfg.out_dir)
         self.metrics = self.folder / "metrics.jsonl"
+        self.quoted = shlex.quote(str(self.folder))  # for a shell
         if not self.reports:
             return
         if cfg.overwrite:
@@ -55,7 +64,7 @@ class RunLog:
             "project": cfg.wandb_project,
             "group": cfg.wandb_group or Path(cfg.dataset).name,
             "job_type": "train",
-            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",  # wandb ids are never reused
+            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",
             "config": asdict(cfg),
         }
         log = (str(self.metrics), len(earlier), {})
@@ -83,15 +92,15 @@ class RunLog:
         """Says where everything is and what to do next."""
         if step < pace.last:
             self.say(
-                f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={self.folder}"
+                f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={self.quoted}"
             )
             return
         self.say(
             f"{step - pace.first} steps in {format_seconds(pace.seconds())}",
             f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
             f"curve     {self.folder}/loss.png",
-            f"sample    python sample.py {self.folder}",
-            f"evaluate  python eval_length.py {self.folder}",
+            f"sample    python sample.py {self.quoted}",
+            f"evaluate  python eval_length.py {self.quoted}",
         )
 
     def close(self):
@@ -114,7 +123,7 @@ def draw_losses(folder):
     for key in ("train/loss", "val/loss"):
         logged = [row for row in rows if key in row]
         axes.plot([row["step"] for row in logged], [row[key] for row in logged], ".-", label=key)
-    axes.set(title=folder.resolve().name, xlabel="step", ylabel="loss (nats per token)")
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.legend()
     with files.replacing(folder / "loss.png") as f:
         figure.savefig(f, format="png")
@@ -141,7 +150,8 @@ class Pace:
 
     def row(self, step):
         tokens_per_s = (step - self.step) * self.tokens / (time.perf_counter() - self.step_start)
-        return {"train/tokens_per_s": tokens_per_s, "train/mfu": tokens_per_s * self.flops_per_token / self.peak}
+        mfu = min(1.0, tokens_per_s * self.flops_per_token / self.peak)  # the peak may be that of a busy moment
+        return {"train/tokens_per_s": tokens_per_s, "train/mfu": mfu}
 
     def seconds(self):
         return time.perf_counter() - self.start
@@ -162,14 +172,16 @@ def format_seconds(seconds):
 
 
 def start_wandb(mode, axes, init, logs):
-    """Starts run/wandb_process.py, unless mode is disabled. Mode 'auto' is WANDB_MODE, or else online with a login and
-    offline without.
+    """Starts run/wandb_process.py, unless mode is disabled. Mode 'auto' is what the user has set for wandb, or else
+    online with a login and offline without.
 
     axes: {prefix: x}: wandb draws every `prefix/*` against x. init: the arguments of wandb.init. logs: for each wandb
     run (path, offset, further arguments of wandb.init). The process logs the lines of the file after the offset. It
     finishes when its stdin is closed, even if that is because this process died."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE", mode)
+        if os.environ.get("WANDB_DISABLED") == "true":
+            mode = "disabled"
     if mode == "disabled":
         return None
     options = json.dumps({"mode": mode, "axes": axes, "init": init, "logs": logs})
@@ -195,7 +207,7 @@ def publish(runs, mode, axes, init):
         for name, (settings, rows) in runs.items():
             path = Path(folder, str(len(logs)))
             path.write_text(json_lines(rows))
-            id = f"{name.replace('/', '-')}-{init['id']}"
+            id = f"{name}-{init['id']}"
             logs.append((str(path), 0, {"id": id, "config": init["config"] | settings}))
         process = start_wandb(mode, axes, init, logs)
         if process:

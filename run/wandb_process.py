@@ -4,15 +4,21 @@ options in JSON: it logs the lines of one or several files, each as a run, and f
 import contextlib
 import json
 import os
+import re
+import secrets
+import shlex
 import sys
 import threading
 
 
-def start(wandb, mode, axes, init):
-    """A wandb run. 'auto' is online with a login and offline without."""
-    if mode == "auto":
-        mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
-    init |= {"name": init["id"], "settings": wandb.Settings(silent=True, console="off", init_timeout=6)}
+def start(wandb, mode, axes, init, suffix):
+    """A wandb run. Its name is init["id"], and its id is that in wandb's characters, with a suffix."""
+    name = init["id"].encode(errors="replace").decode()[:128]
+    init |= {
+        "name": name,
+        "id": re.sub(r"[^\w.-]", "-", name[:48]) + suffix,
+        "settings": wandb.Settings(console="off", init_timeout=6),
+    }
     try:
         run = wandb.init(mode=mode, **init)
     except wandb.errors.Error as error:  # no login, or no network
@@ -27,11 +33,12 @@ def start(wandb, mode, axes, init):
     return run
 
 
-def follow(path, offset, closed):
-    """Yields the lines of the file after `offset` as they are appended, until the event `closed`."""
+def follow(path, offset, waiting):
+    """Yields the lines of the file after `offset` as they are appended, until the thread `waiting` ends."""
     with open(path, "rb") as f:
         f.seek(offset)
-        while not closed.wait(1.0):
+        while waiting.is_alive():
+            waiting.join(1.0)
             yield from f
         yield from f
 
@@ -39,12 +46,19 @@ def follow(path, offset, closed):
 def main(stdin, mode, axes, init, logs):
     import wandb
 
-    wandb.setup(wandb.Settings(silent=True))
-    closed = threading.Event()
-    threading.Thread(target=lambda: (stdin.read(), closed.set()), daemon=True).start()
-    for path, offset, more in logs:
-        run = start(wandb, mode, axes, init | more)
-        for line in follow(path, offset, closed):
+    os.environ["WANDB_SILENT"] = "true"
+    if mode == "auto":
+        mode = wandb.setup().settings.mode  # from the user's environment, `wandb offline` or `wandb disabled`
+        if mode == "online" and not wandb.login(prompt=False, verify=False):
+            mode = "offline"
+    if mode == "disabled":
+        return
+    waiting = threading.Thread(target=stdin.read, daemon=True)
+    waiting.start()
+    batch = secrets.token_hex(4)  # no id is ever used twice
+    for n, (path, offset, more) in enumerate(logs):
+        run = start(wandb, mode, axes, init | more, f"-{batch}-{n}")
+        for line in follow(path, offset, waiting):
             with contextlib.suppress(ValueError):  # half a line, left by a full disk
                 row = json.loads(line)
                 if "image" in row:
@@ -53,11 +67,11 @@ def main(stdin, mode, axes, init, logs):
         if run.settings._offline:
             mode = "offline"  # the network is tried once
         charts = run.url if len(logs) == 1 else run.project_url
-        folder = os.path.relpath(run.settings.sync_dir + "/..")
+        folder = shlex.quote(os.path.relpath(run.settings.sync_dir + "/.."))
         run.finish()
     if mode == "offline":
         charts = f"wandb leet {folder}   (Ctrl-A, then y, shows all runs in one chart)"
-        charts += f"\nupload    wandb sync {folder}/*{init['id']}*"
+        charts += f"\nupload    wandb sync {folder}/*{batch}*"
     print(f"charts    {charts}")
 
 

@@ -21,6 +21,7 @@ class Knobs:
     flag: bool = False  # a switch
     maybe: bool | None = None
     name: str = "x"
+    folder: config.PathName = "y"
     runs: tuple = ()
     kind: Literal["a", "b"] = "a"  # a choice
 
@@ -42,6 +43,15 @@ def test_a_value_is_read_as_the_type_of_its_field():
     assert config.load(Knobs, flags) == Knobs(flag=True, maybe=True, name="3", rate=1e-3, kind="b")
     assert config.load(Knobs, ["--flag=False", "--maybe=None", "--name="]) == Knobs(flag=False, maybe=None, name="")
     assert config.load(Knobs, ["--flag=true"]).flag
+
+
+def test_a_tilde_is_the_home_folder_in_paths_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.py").write_text("folder = '~/a'\nname = '~/b'")
+    assert config.load(Knobs, ["~/c.py", "~/r"], bare_field="runs") == Knobs(
+        folder=f"{tmp_path}/a", name="~/b", runs=(f"{tmp_path}/r",)
+    )
+    assert config.load(Knobs, ["--folder=~/a", "--name=~/b"]) == Knobs(folder=f"{tmp_path}/a", name="~/b")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ MISTAKES = [
     (train.main, "--init_from={rope}s", "did you mean {rope}?"),
     (train.main, "--out_dir={rope}/best.pt", "{rope}/best.pt"),
     (train.main, "--resume --overwrite --out_dir={rope}", "--overwrite"),
+    (train.main, "--init_from={rope} --out_dir={rope} --overwrite", "{rope} holds the weights"),
+    (train.main, "--wandb_project=a/b", "--wandb_project=a/b"),
     # other settings
     (train.main, "--lr=1", "did you mean --learning_rate?"),
     (train.main, "--init_from=resume", "did you mean --resume?"),
@@ -67,6 +69,7 @@ MISTAKES = [
     (eval_length.main, "--runs=out/rope", "runs='out/rope'"),
     (eval_length.main, "{rope} --max_position=16", "max_position=16"),
     (eval_length.main, "{rope} --lengths=a", "lengths='a'"),
+    (eval_length.main, "{rope} --wandb_project=a:b", "--wandb_project=a:b"),
     (eval_length.main, "{rope} --block_tokens=2", "block_tokens=2"),
     (eval_length.main, "{rope} --protocol=slide", "protocol='slide'"),
     (eval_length.main, "{rope} --block_tokens=1 --protocol=position", "--block_tokens"),

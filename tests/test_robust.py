@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import errno
 import os
 import random
 import resource
@@ -15,9 +16,11 @@ import pytest
 import torch
 from conftest import ROOT, assert_same_run, metrics
 
+import sample
 import train
 from run.checkpoint import load_checkpoint
 from run.files import locked
+from run.script import script
 from run.tracking import RunLog, read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
@@ -113,12 +116,46 @@ def test_nohup_keeps_a_run_alive(tiny, tmp_path):
     assert process.returncode == 0 and load_checkpoint(tmp_path / "r", "latest").step == 300
 
 
+def test_a_file_system_without_locks_is_named(tiny, tmp_path, refused, monkeypatch):
+    def unlockable(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", unlockable)
+    assert f"{tmp_path}/r" in refused(train.main, *tiny, f"--out_dir={tmp_path}/r")
+
+
+def test_a_folder_s_name_may_hold_any_bytes(tiny, tmp_path, monkeypatch, capsys):
+    folder = f"{tmp_path}/a b\udcff"
+    commands = [
+        (train.main, [*tiny, f"--out_dir={folder}"]),
+        (train.main, ["--resume", f"--out_dir={folder}", "--max_iters=7"]),
+        (sample.main, [folder, "--start=d", "--max_new_tokens=1", "--device=cpu"]),
+    ]
+    for main, flags in commands:
+        monkeypatch.setattr(sys, "argv", ["script", *flags])
+        with pytest.raises(SystemExit) as ended:
+            script(main)
+        assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert f"python sample.py '{tmp_path}/a b?'" in out and f"python eval_length.py '{tmp_path}/a b?'" in out
+    assert names(Path(folder)) == FILES
+
+
 @pytest.mark.parametrize("reader", ["| head -n 1", "| grep '4 ? 16 tokens'"])
 def test_a_reader_that_ends_or_lacks_a_letter_does_not_end_training(reader, tiny, whole, tmp_path):
     command = " ".join([*TRAIN, *tiny, f"--out_dir={tmp_path}/r", reader])
     done = call(["bash", "-o", "pipefail", "-c", command], env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and done.stderr == ""
     assert_same_run(whole, tmp_path / "r")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_does_not_end_training(closed, tiny, whole, tmp_path):
+    command = " ".join([*TRAIN, *tiny, f"--out_dir={tmp_path}/r", closed])
+    env = os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
+    assert call(["bash", "-c", command], env=env).returncode == 0
+    assert_same_run(whole, tmp_path / "r")
+    assert len([*tmp_path.glob("wandb/offline-run-*/*.wandb")]) == 1
 
 
 def test_weights_that_are_not_finite_are_never_saved(whole, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from types import SimpleNamespace as Settings
 class errors:
     class Error(Exception): pass
 
-def setup(settings): pass
+def setup(): return Settings(settings=Settings(mode=os.environ.get("WANDB_MODE", "online")))
 def login(**given): return "WANDB_API_KEY" in os.environ
 def Image(path): return f"image of {path}"
 
@@ -61,8 +62,10 @@ def logged(folder):
 
 
 def started(folder):
-    """[(mode, id)] of every wandb.init."""
-    return [tuple(line.split()[:2]) for line in (folder / "modes").read_text().splitlines()]
+    """[(mode, id)] of every wandb.init, without the random part of each id."""
+    rows = [line.split() for line in (folder / "modes").read_text().splitlines()]
+    assert len({id for _, id, _ in rows}) == len(rows)
+    return [(mode, re.sub(r"-\w{8}-\d", "", id)) for mode, id, _ in rows]
 
 
 def is_alive(pid):
@@ -99,7 +102,7 @@ def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_f
 
     assert modes("ab") == [("offline", "a-id"), ("offline", "b-id")]
     out = capfd.readouterr().out
-    assert "wandb leet wandb " in out and "wandb sync wandb/*id*\n" in out
+    assert "wandb leet wandb " in out and "wandb sync wandb/*" in out
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert modes("a") == [("online", "a-id")]
     assert capfd.readouterr().out == "charts    there\n"
@@ -110,8 +113,27 @@ def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_f
     assert modes("ab") == [("online", "a-id"), ("offline", "a-id-offline"), ("offline", "b-id")]  # it tries once
     assert capfd.readouterr().err.count("\n") == 1
     assert logged(fake) == [{"step": 1}, {"curve": "image of a.png"}] * 8
+    monkeypatch.setenv("WANDB_DISABLED", "true")
+    assert modes("a") == []
+    monkeypatch.delenv("WANDB_DISABLED")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert modes("a") == []
+
+
+@pytest.mark.parametrize("mode, n_runs", [("disabled", 0), ("offline", 3)])
+def test_wandb_follows_the_user_s_settings_and_takes_any_names(mode, n_runs, tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "a b"
+    (folder / "wandb").mkdir(parents=True)
+    (folder / "wandb" / "settings").write_text(
+        f"[default]\nmode = {mode}\n"
+    )  # as the command `wandb disabled` writes it
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_DIR", str(folder))
+    publish({name: ({}, [{"step": 1}]) for name in ("a:b", "a/b", "\udcff" * 300)}, "auto", *ARGUMENTS)
+    assert len([*folder.glob("wandb/offline-run-*/*.wandb")]) == n_runs
+    assert capfd.readouterr().err == ""
 
 
 def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
@@ -157,3 +179,5 @@ def test_pace_measures_speed_since_the_last_row_and_the_time_that_is_left(monkey
     row = {"train/loss": 2, "train/lr": 4e-3, "val/loss": 1.5} | pace.row(20)
     line = "step 20/50 | train 2.0000 | val 1.5000 | lr 4.0e-03 | 0.3k tok/s | 50% MFU | 0:00:21 left"
     assert pace.line(20, row) == line and pace.seconds() == 7.0  # 30 steps are left, at 10 in 7 s
+    pace.peak = 1e6  # the machine was busy when it was measured
+    assert pace.row(20)["train/mfu"] == 1.0

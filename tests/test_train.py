@@ -52,7 +52,7 @@ def test_every_scheme_trains(run_tiny, scheme):
 def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatch, flag, capsys):
     flags = ["--pos_scheme=t5", flag, "--max_iters=8", "--log_interval=1", "--warmup_iters=8"]
     whole = run_tiny("whole", *flags)
-    parts = tmp_path / "parts"
+    parts = tmp_path / "two parts"
     call = data.Batches.__call__
     steps = []
 
@@ -64,8 +64,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
 
     monkeypatch.setattr(data.Batches, "__call__", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_tiny("parts", *flags)
-    assert f"python train.py --resume --out_dir={parts}" in capsys.readouterr().out
+        run_tiny(parts.name, *flags)
+    assert f"python train.py --resume --out_dir='{parts}'" in capsys.readouterr().out
     assert load(parts).step == 5
     main(["--resume", f"--out_dir={parts}", "--device=cpu"])
     assert steps == list(range(8))
@@ -248,6 +248,12 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
         assert "pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out
     if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
+
+
+def test_a_model_that_is_initialised_goes_by_default_to_the_folder_of_its_own_scheme(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main([f"--init_from={trained('rope')}", *ONCE])
+    assert load("out/rope").config.pos_scheme == "rope"
 
 
 def test_a_scaled_rope_remembers_its_first_length_and_is_scaled_further_from_there(trained, tmp_path):

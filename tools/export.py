@@ -22,7 +22,7 @@ TOLERANCE = 1e-3  # standard deviations: at far positions, transformers' float32
 @dataclass(frozen=True)
 class ExportConfig:
     # what is exported
-    run: str = ""  # given without a flag: a run folder, or anything else that sample.py accepts
+    run: config.PathName = ""  # given without a flag: a run folder, or anything else that sample.py accepts
 
 
 def gpt2_config(transformers, c, shared):
