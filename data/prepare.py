@@ -12,8 +12,8 @@ TEXT is one of these names, your own files and folders, or hf:NAME for a dataset
   python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
   python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
 
-A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. Those two and the hub
-need `pip install datasets`, a tokenizer.json `pip install tokenizers`. If a file has the name of a text, write ./NAME.
+A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. The hub needs
+`pip install datasets`, .parquet pyarrow, a tokenizer.json tokenizers. If a file has the name of a text, write ./NAME.
 """
 
 import hashlib
@@ -38,13 +38,13 @@ FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json") 
 @dataclass(frozen=True)
 class PrepareConfig:
     # the dataset
-    tokenizer: str = ""  # char (default), gpt2 (default for rows), bpe:N, PATH/tokenizer.json, data:NAME (a dataset's)
-    name: str = ""  # train with --dataset=NAME; needed for your own files
+    tokenizer: config.PathName = ""  # char (default), gpt2 (default for rows), bpe:N, PATH/tokenizer.json, data:NAME
+    name: config.PathName = ""  # train with --dataset=NAME; needed for your own files
     overwrite: bool = False  # replace a dataset of this name
     # flags that only some texts take
     glob: str = "*.txt"  # which files of a folder
     split_on: str = ""  # separator between the documents of a text file; \n\n: blank lines
-    file: str = ""  # a copy of Tiny Shakespeare that you have
+    file: config.PathName = ""  # a copy of Tiny Shakespeare that you have
     column: str = "text"  # the column of the rows that holds the text
     config: str = ""  # which configuration of a dataset of the hub
 
@@ -126,7 +126,8 @@ def check_unchanged(name, source, tokenizer):
 
 
 def main(argv):
-    names = [arg for arg in argv if not arg.startswith("-")]  # here, a .py file is a text and not a config file
+    # here, a .py file is a text and not a config file
+    names = [os.path.expanduser(arg) for arg in argv if not arg.startswith("-")]
     flags, _ = config.parse(PrepareConfig, [arg for arg in argv if arg.startswith("-")])
     cfg = PrepareConfig(**flags)
     if not names:

@@ -4,6 +4,7 @@ meta.json and every checkpoint keep a tokenizer's spec: plain types from which t
 """
 
 import base64
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import tiktoken
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
-END = re.compile("(?i)(?<![a-z])eos|end.?of.?(text|sentence|document)|</s>")  # in the name a tokenizer.json gives it
+END = re.compile(
+    r"(?i)(?<![a-z])eo[sd](?![a-z])|end.?of.?(text|sentence|document)|</s>"
+)  # its name in a tokenizer.json
 KINDS = {}  # kind -> class
 
 
@@ -142,13 +145,13 @@ def named_tokenizer(name):
     if name.startswith("data:"):
         from data import load  # it imports this module
 
-        return load(name.removeprefix("data:")).tokenizer
+        return load(os.path.expanduser(name.removeprefix("data:"))).tokenizer
     if not Path(name).is_file():
         raise ValueError(
             f"--tokenizer={name!r} must be gpt2, PATH/tokenizer.json or data:NAME; data.prepare also takes char and "
             "bpe:N"
         )
-    return HuggingFaceTokenizer(Path(name).read_text(encoding="utf-8"))
+    return HuggingFaceTokenizer(Path(name).read_text(encoding="utf-8-sig"))
 
 
 def make_tokenizer(name, documents):

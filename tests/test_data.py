@@ -1,6 +1,7 @@
 import dataclasses
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,14 +54,26 @@ def test_one_huge_file_leaves_small_ones_to_train_on():
     assert len(list(parts["train"]("train"))) == 8 and len(list(parts["val"]("val"))) == 2
 
 
-@pytest.mark.parametrize("separator, typed, ending", [("\n\n", r"\n\n", "\n\n"), ("<|é|>", "<|é|>", "")])
+@pytest.mark.parametrize(
+    "separator, typed, ending",
+    [("\n\n", r"\n\n", "\n\n"), ("\r\n\r\n", r"\n\n", "\r\n\r\n"), ("<|é|>", "<|é|>", "")],
+)
 def test_a_separator_makes_many_documents_of_one_file(separator, typed, ending, tmp_path):
     parts = [f"story {i}\nand its end" for i in range(400)]
     path = tmp_path / "a.txt"
-    path.write_text(separator.join(["", *parts, ""]))
+    path.write_bytes(separator.join(["", *parts, ""]).encode())
     ds = prepare(tmp_path, path, f"--split_on={typed}")
     assert documents(ds, ds.train) + documents(ds, ds.val) == [part + ending for part in parts]  # none is cut in two
     assert len(ds.val.docs) in (39, 40)
+
+
+def test_linked_folders_are_read_once_and_without_byte_order_marks(tmp_path):
+    folder = write_texts(tmp_path / "texts", n=1)
+    (write_texts(tmp_path / "linked", n=1) / "00.txt").write_bytes(b"\xef\xbb\xbfdef")
+    for name, target in {"a": "linked", "b": "linked", "back": "texts"}.items():
+        (folder / name).symlink_to(tmp_path / target)
+    files = find_files([folder], "*.txt")
+    assert [*files] == ["linked/00.txt", "texts/00.txt"] and texts.text_of(files["linked/00.txt"]) == "def"
 
 
 def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
@@ -104,6 +117,8 @@ def test_a_chapter_is_a_document(monkeypatch):
         ("{tmp}/texts --name={tmp}/binary", "binary'"),
         ("sympy --split_on=x", "--split_on"),
         ("{tmp}/texts --glob=*.md", "--glob='*.md'"),
+        ("{tmp}/texts --glob=/abs/*.txt", "--glob='/abs/*.txt'"),
+        ("{tmp}/texts --split_on=<|end|>", "--split_on='<|end|>'"),
         ("{tmp}/texts --tokenizer=word", "--tokenizer='word'"),
         ("{tmp}/texts --tokenizer=bpe:256", "--tokenizer='bpe:256'"),
         ("{tmp}/texts --tokenizer=data:no_such", "'no_such'"),
@@ -203,6 +218,23 @@ def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
     assert (ids[-1], tokenizer.eot, tokenizer.n_vocab) == (0, 0, 270)
     assert 0 not in tokenizer.encode(text, plain=True)
     assert np.array_equal(np.flatnonzero(ds.train.tokens == 0), ds.train.docs[1:] - 1)
+
+
+@pytest.mark.parametrize("name", ["<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "[EOS]", "<|eod|>"])
+def test_the_end_of_text_has_many_names_and_inside_a_text_is_only_text(tmp_path, name):
+    content = Path(tokenizer_json(tmp_path / "t.json")).read_text()
+    content = content.replace("<|endoftext|>", name).replace('"special": true', '"special": false')
+    tokenizer = tokenizer_from({"kind": "hf", "json": content})
+    assert tokenizer.eot == 0 and tokenizer.encode(name) == [0] and 0 not in tokenizer.encode(name, plain=True)
+    with pytest.raises(ValueError, match="udcff"):
+        tokenizer.encode("\udcff")
+
+
+def test_a_tokenizer_without_an_end_of_text_is_noted(tmp_path, capsys):
+    folder = write_texts(tmp_path / "texts")
+    prepare(tmp_path, folder, name="a")
+    prepare(tmp_path, folder, f"--tokenizer=data:{tmp_path}/a")
+    assert "note: data:" in capsys.readouterr().out
 
 
 def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):

@@ -21,16 +21,10 @@ CHAR = "--tokenizer=char"
 TEXTS = [f"document {i}:\n" + "many words " * (i % 7 + 3) for i in range(30)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """The cache of `datasets` in the test's own folder, without bars."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-
-
 def write(path, texts=TEXTS):
-    """The texts as one parquet or jsonl file."""
-    rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
+    """The texts as one parquet or jsonl file, with another column that is named like the file."""
+    rows = [{path.stem: i, "text": text} for i, text in enumerate(texts)]
+    path.parent.mkdir(exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
@@ -42,8 +36,9 @@ def all_documents(ds):
     return sorted(documents(ds, ds.train) + documents(ds, ds.val))
 
 
-@pytest.mark.parametrize("name", ["texts.parquet", "texts.jsonl"])
+@pytest.mark.parametrize("name", ["[2024] *b/x?.parquet", "[2024] *b/x?.JSONL", "x.ndjson", "x.json"])
 def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
+    write(tmp_path / "2 ab" / f"xx{name[-8:]}", ["what the name matches as a pattern"])
     ds = prepare(tmp_path, write(tmp_path / name), CHAR)
     val = documents(ds, ds.val)
     assert len(val) == 3 and val == [text for text in TEXTS if text in val]
@@ -53,7 +48,7 @@ def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
 def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(tmp_path):
     rows = [*TEXTS, "", None, "a <|endoftext|> b 中文 naïve 🙂\r\n"]
     first = write(tmp_path / "a.parquet", rows[:20])
-    second = write(tmp_path / "b.parquet", rows[20:])
+    second = write(tmp_path / "b.jsonl", rows[20:])
     ds = prepare(tmp_path, first, second, "--tokenizer=bpe:300")
     assert all_documents(ds) == sorted(filter(None, rows))
     for split in (ds.train, ds.val):
@@ -61,11 +56,10 @@ def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(t
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_preparation_leaves_nothing_for_the_next(tmp_path, monkeypatch, signum):
+def test_a_stopped_preparation_leaves_nothing_for_the_next(tmp_path, signum):
     path = write(tmp_path / "t.jsonl", ["some words " * 300] * 20_000)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "data.prepare", path, f"--name={tmp_path}/set", CHAR]
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     with open(out, "w") as f:
         process = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True, cwd=ROOT)
     while not re.search("tokenising train: +[1-9]", out.read_text()):
@@ -75,7 +69,7 @@ def test_a_stopped_preparation_leaves_nothing_for_the_next(tmp_path, monkeypatch
     assert process.wait(30) == -signum, out.read_text()
     if signum == signal.SIGINT:
         assert "Traceback" not in out.read_text() and not (tmp_path / "set").exists()
-    assert all_documents(prepare(tmp_path, write(path), CHAR)) == sorted(TEXTS)  # not the rows of before
+    assert all_documents(prepare(tmp_path, write(path), CHAR)) == sorted(TEXTS)
     assert {path.name for path in (tmp_path / "set").iterdir()} == {*FILES}
 
 
@@ -96,13 +90,19 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
     "flags, word",
     [
         ("{tmp}/broken.parquet", "broken.parquet"),
-        ("{tmp}/good.jsonl --column=id", "--column"),
+        ("{tmp}/good.jsonl --column=good", "good.jsonl, row 1 .*--column='good' is int"),
+        ("{tmp}/good.parquet --column=x", "good.parquet, row 1 .*--column='x' .* good, text"),
+        ("{tmp}/half.jsonl", "half.jsonl, row 2"),
+        ("{tmp}/good.jsonl README.md", "good.jsonl .*README.md"),
         ("{tmp}/one.jsonl", "train"),
         ("hf:no/such", "the hub is away"),
     ],
 )
 def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypatch, flags, word):
+    monkeypatch.chdir(ROOT)
     write(tmp_path / "good.jsonl")
+    write(tmp_path / "good.parquet")
+    write(tmp_path / "half.jsonl", ["a", "half a surrogate pair: \ud800"])
     write(tmp_path / "one.jsonl", ["a"])
     (tmp_path / "broken.parquet").write_text("no parquet")
     if flags == "hf:no/such":
