@@ -58,7 +58,7 @@ def sample(cfg, out):
     tokenizer = find_tokenizer(cfg, checkpoint)
     prompt = cfg.start
     if prompt.startswith("FILE:"):
-        prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode()
+        prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode("utf-8-sig")
     if not prompt:
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
     ids = list(tokenizer.encode(prompt))

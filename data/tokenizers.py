@@ -13,9 +13,8 @@ import tiktoken
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
-END = re.compile(
-    r"(?i)(?<![a-z])eo[sd](?![a-z])|end.?of.?(text|sentence|document)|</s>"
-)  # its name in a tokenizer.json
+# the names of its end mark in a tokenizer.json
+END = re.compile(r"(?i)(?<![a-z])eo[sd](?![a-z])|end.?of.?(text|sentence|document)|</s>")
 KINDS = {}  # kind -> class
 
 
