@@ -124,10 +124,9 @@ def find_files(paths, glob):
         files.update([root, *root.rglob(f"./{glob}")])  # ./ makes any pattern a relative one
         links = {link.resolve() for link in root.rglob("*/") if link.is_symlink()}
         roots.extend(links.difference(roots))  # a link may lead back
-    files = {file for file in files if file.is_file() and file.stat().st_size > 0}
+    files = sorted({file.parent.resolve() / file.name for file in files if file.is_file() and file.stat().st_size > 0})
     if not files:
         raise ValueError(f"no text found: {' '.join(paths)} is empty, or has no file that matches --glob={glob!r}")
-    files = sorted({file.parent.resolve() / file.name for file in files})
     root = os.path.commonpath([file.parent for file in files])
     return {file.relative_to(root).as_posix(): file for file in files}
 

@@ -23,7 +23,7 @@ def runs(tmp_path_factory, trained):
 @pytest.mark.parametrize("scheme", scheme_names())
 def test_samples_continue_a_prompt_from_a_file_past_the_training_length(runs, scheme, capsys, tmp_path):
     prompt = "def é\r\n"
-    (tmp_path / "p.txt").write_bytes(prompt.encode())
+    (tmp_path / "p.txt").write_bytes(prompt.encode("utf-8-sig"))
     texts, printed = write_sample(runs[scheme], start=f"FILE:{tmp_path}/p.txt", num_samples=3, max_new_tokens=40)
     assert len(set(texts)) == 3 and all(text.startswith(prompt) for text in texts)
     assert printed == "\n---------------\n".join(texts) + "\n"
