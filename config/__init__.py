@@ -13,7 +13,6 @@ import os
 import re
 import reprlib
 import runpy
-import shlex
 import sys
 import typing
 from pathlib import Path
@@ -50,8 +49,9 @@ def parse(cls, argv, bare_field=None):
         elif bare_field and bare_field not in flags:
             flags[bare_field] = arg
         else:
-            hint = f"did you mean --out_dir={shlex.quote(arg)} or config/{arg}.py?"
-            raise ValueError(f"{arg!r} is neither a config file nor a flag: {hint}")
+            raise ValueError(
+                f"{arg!r} is neither a config file nor a flag: did you mean --out_dir={arg} or config/{arg}.py?"
+            )
     return values | flags, files
 
 

@@ -4,7 +4,6 @@ import difflib
 import hashlib
 import json
 import math
-import shlex
 import zipfile
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -122,7 +121,7 @@ class Checkpoint:
         if not named and self.dataset_hash not in (None, dataset.hash):
             raise ValueError(
                 f"{self.path} was not trained on the text that dataset {dataset.name!r} now holds; "
-                f"to use that text anyway, name it: --dataset={shlex.quote(dataset.name)}"
+                f"to use that text anyway, name it: --dataset={dataset.name}"
             )
 
     def dataset_name(self, named=""):

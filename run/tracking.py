@@ -51,7 +51,7 @@ class RunLog:
         self.reports = rank == 0
         self.folder = Path(cfg.out_dir)
         self.metrics = self.folder / "metrics.jsonl"
-        self.quoted = shlex.quote(str(self.folder))  # for a shell
+        self.quoted = shlex.quote(str(self.folder))  # in the commands that are printed
         if not self.reports:
             return
         if cfg.overwrite:

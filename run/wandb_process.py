@@ -12,8 +12,8 @@ import threading
 
 
 def start(wandb, mode, axes, init, suffix):
-    """A wandb run. Its name is init["id"], and its id is that in wandb's characters, with a suffix."""
-    name = init["id"].encode(errors="replace").decode()[:128]
+    """A wandb run. Its name is init["id"]; its id is that in characters that wandb accepts, and a suffix."""
+    name = init["id"].encode(errors="replace").decode()[:128]  # as long as wandb's server accepts
     init |= {
         "name": name,
         "id": re.sub(r"[^\w.-]", "-", name[:48]) + suffix,
