@@ -25,9 +25,10 @@ class SampleConfig(Overrides):
     # what is written
     out_dir: str = "out/rope"  # may stand without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
     tokenizer: str = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (that of a prepared text)
-    start: str = "\n"  # the prompt; FILE:path reads it from a text file
+    start: str = "\n"  # the prompt (another character if the text has no line ends); FILE:path reads it from a file
     num_samples: int = 3  # how many continuations of the prompt
     max_new_tokens: int = 500  # the length of a continuation
+    stop: bool = False  # end a continuation where its document ends
     temperature: float = 0.8  # 0: always the likeliest token
     top_k: int = 200  # draw from the k likeliest tokens; 0: from all
     top_p: float = 1.0  # draw from the fewest likeliest tokens whose probabilities add up to this
@@ -61,6 +62,10 @@ def sample(cfg, out):
         prompt = Path(prompt.removeprefix("FILE:")).read_bytes().decode()
     if not prompt:
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
+    if prompt == "\n" and prompt not in getattr(tokenizer, "chars", prompt):  # the text has no line ends
+        prompt = tokenizer.chars[0]
+    if cfg.stop and tokenizer.eot is None:
+        raise ValueError("--stop: the tokenizer of characters has no mark for the end of a document")
     ids = list(tokenizer.encode(prompt))
 
     # the model, with the overrides, for as many tokens as asked for
@@ -93,17 +98,22 @@ def sample(cfg, out):
     with autocast(device, pick_dtype(cfg.dtype, device)):
         for step, new in enumerate(tokens, start=1):
             for row, id in enumerate(new.tolist()):
-                text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
-                texts[row] += text
-                if row == 0:
-                    out.write(text)
-                    out.flush()
+                if cfg.stop and id == tokenizer.eot:
+                    decoders[row] = None  # the row has ended
+                if decoders[row]:
+                    text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
+                    texts[row] += text
+                    if row == 0:
+                        out.write(text)
+                        out.flush()
+            if not any(decoders):
+                break
     for text in texts[1:]:
         out.write(f"\n---------------\n{text}")
     out.write("\n")
     out.flush()
     seconds = time.perf_counter() - start
-    n_tokens = cfg.num_samples * cfg.max_new_tokens
+    n_tokens = cfg.num_samples * step
     print(f"{n_tokens:,} tokens in {seconds:.1f} s: {n_tokens / seconds:,.0f} tokens/s", file=sys.stderr)
     return texts
 
