@@ -490,7 +490,8 @@ def find_scheme(name):
 
 
 class PositionScheme(nn.Module):
-    """The hooks through which a scheme acts on the model. Here, each hook does nothing."""
+    """The hooks through which a scheme acts on the model. Here, each hook does nothing. A fixed table that `__init__`
+    makes is a buffer with persistent=False, or an nn.Parameter with requires_grad=False."""
 
     reads = ()  # the fields of GPTConfig that the scheme reads and other schemes may not
     options = {}  # a further scheme's settings and their defaults, set as pos_options="name=value,…"

@@ -42,14 +42,18 @@ class SampleConfig(Overrides):
 
 
 def find_tokenizer(cfg, checkpoint):
-    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if there is none or if they differ."""
+    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if there is none, if they differ, or if it
+    lacks what --stop looks for."""
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
-        return tokenizer
-    if checkpoint.tokenizer_spec:
-        return tokenizer_from(checkpoint.tokenizer_spec)
-    raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
+    elif checkpoint.tokenizer_spec:
+        tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
+    else:
+        raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
+    if cfg.stop and tokenizer.eot is None:
+        raise ValueError("--stop: the tokenizer has no mark for the end of a document")
+    return tokenizer
 
 
 def sample(cfg, out):
@@ -64,8 +68,6 @@ def sample(cfg, out):
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
     if prompt == "\n" and prompt not in getattr(tokenizer, "chars", prompt):  # the text has no line ends
         prompt = tokenizer.chars[0]
-    if cfg.stop and tokenizer.eot is None:
-        raise ValueError("--stop: the tokenizer of characters has no mark for the end of a document")
     ids = list(tokenizer.encode(prompt))
 
     # the model, with the overrides, for as many tokens as asked for
@@ -108,9 +110,7 @@ def sample(cfg, out):
                         out.flush()
             if not any(decoders):
                 break
-    for text in texts[1:]:
-        out.write(f"\n---------------\n{text}")
-    out.write("\n")
+    out.write("\n---------------\n".join(["", *texts[1:]]) + "\n")
     out.flush()
     seconds = time.perf_counter() - start
     n_tokens = cfg.num_samples * step

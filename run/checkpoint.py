@@ -181,7 +181,7 @@ def read_file(path):
     try:
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever pickle provokes
-        raise ValueError("it contains code: save it again, with tensors and plain types only") from None
+        raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
     if content.pop("version", None) != VERSION:

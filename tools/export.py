@@ -60,7 +60,7 @@ def gpt_neox_config(transformers, c, shared):
         hidden_dropout=c.dropout,
         **shared,
     )
-    # the same for transformers before 5.4, which fails if it cannot compute the rope_type
+    # the same for transformers before 5.4: it reads these, and fails if it lacks the rope_type
     vars(neox_config).update(
         rotary_pct=rope["partial_rotary_factor"],
         rotary_emb_base=rope["rope_theta"],
@@ -198,7 +198,7 @@ def main(argv):
             fast = fast_tokenizer(tokenizer)
             end = None if eot is None else fast.id_to_token(eot)
             fast.save(f"{folder}/tokenizer.json")
-            settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}  # a name that all versions know
+            settings = {"eos_token": end, "tokenizer_class": "PreTrainedTokenizerFast"}  # a name that all versions know
             (folder / "tokenizer_config.json").write_text(json.dumps(settings))
             theirs = transformers.AutoTokenizer.from_pretrained(folder)
             ids = range(tokenizer.n_vocab)
