@@ -218,6 +218,12 @@ class GPT(nn.Module):
         self.lm_head.weight = self.transformer.wte.weight
         self.pos = find_scheme(config.pos_scheme)(config)
         self.no_pos = PositionScheme(config)  # for the layers that pos_pattern leaves out
+        for name, _ in self.pos.named_buffers():
+            if name in self.pos.state_dict():  # loading it would undo what other settings change in it
+                raise ValueError(
+                    f"pos_scheme={config.pos_scheme}: only parameters are saved, so register the buffer {name} with "
+                    "persistent=False, or make it an nn.Parameter"
+                )
         if seed is not None:
             self.init_weights(torch.Generator().manual_seed(seed))
             # a different seed: with the same one, wpe would start as a copy of wte
@@ -245,8 +251,8 @@ class GPT(nn.Module):
 
     def override(self, config):
         """Changes the window, the patterns or the scheme's options in place. Returns the model."""
-        pos = find_scheme(config.pos_scheme)(config).to(self.lm_head.weight)  # its device and dtype
-        pos.load_state_dict(self.pos.state_dict())
+        pos = find_scheme(config.pos_scheme)(config).to(self.lm_head.weight.device)
+        pos.load_state_dict(self.pos.state_dict(), assign=True)
         self.pos = pos
         self.config = config
         return self
@@ -446,7 +452,7 @@ def draw(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None):
     """Draws one id (B, 1) per row of logits (B, V). temperature 0 takes the likeliest. top_k > 0 draws from the k
     likeliest. top_p < 1 draws from the fewest likeliest ids whose probabilities add up to top_p (Holtzman et al. 2020,
     arXiv 1904.09751)."""
-    if temperature == 0:
+    if temperature < 1e-30:  # the division could overflow
         return logits.argmax(dim=-1, keepdim=True)
     logits = logits / temperature
     logits, ids = logits.sort(dim=-1, descending=True)
@@ -484,7 +490,8 @@ def find_scheme(name):
 
 
 class PositionScheme(nn.Module):
-    """The hooks through which a scheme acts on the model. Here, each hook does nothing."""
+    """The hooks through which a scheme acts on the model. Here, each hook does nothing. A fixed table that `__init__`
+    makes is a buffer with persistent=False, or an nn.Parameter with requires_grad=False."""
 
     reads = ()  # the fields of GPTConfig that the scheme reads and other schemes may not
     options = {}  # a further scheme's settings and their defaults, set as pos_options="name=value,…"
@@ -523,9 +530,11 @@ class PositionScheme(nn.Module):
         """How many positions the scheme is defined for; None: any number."""
 
     def init_weights(self, generator):
-        """Draws the scheme's parameters. It has its own generator, so that all schemes share the same backbone."""
+        """Draws the scheme's parameters. It has its own generator, so that all schemes share the same backbone. A table
+        that needs no gradient stays as it was made."""
         for p in self.parameters():
-            nn.init.normal_(p, std=self.config.pos_init, generator=generator)
+            if p.requires_grad:
+                nn.init.normal_(p, std=self.config.pos_init, generator=generator)
 
     def start_from(self, config):
         """Called after the scheme's parameters were copied from a run with this config."""
@@ -599,11 +608,20 @@ class Learnable(PositionScheme, name="learnable"):
         return x + self.wpe(pos)
 
 
+def scaled_theta(config):
+    """RoPE's base under config.rope_scaling. ntk: theta·s^(D/(D−2)) with s = rope_factor, which slows the slowest pair
+    by s and leaves the fastest unchanged. bloc97 2023."""
+    if config.rope_scaling != "ntk":
+        return config.rope_theta
+    D = config.head_size
+    return config.rope_theta * config.rope_factor ** (D / max(1, D - 2))  # a single pair has the same frequency anyway
+
+
 def rope_frequencies(config, device):
     """RoPE's frequencies (D/2,) and the factor on q and on k under config.rope_scaling, with s = rope_factor:
 
     linear: p → p/s, position interpolation. Chen et al. 2023 (arXiv 2306.15595).
-    ntk: theta → theta·s^(D/(D−2)), which slows the slowest pair by s and leaves the fastest unchanged. bloc97 2023.
+    ntk: see scaled_theta.
     yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
     s, and interpolates between them with a ramp that is linear in the pair index, as in the authors' code (the paper's
     text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
@@ -613,9 +631,7 @@ def rope_frequencies(config, device):
     """
     D = config.head_size
     s = config.rope_factor
-    theta = config.rope_theta
-    if config.rope_scaling == "ntk":
-        theta *= s ** (D / (D - 2))
+    theta = scaled_theta(config)
     freqs = frequencies(D, device, theta)
     freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
     if config.rope_scaling == "linear":
@@ -749,7 +765,7 @@ class ALiBi(PositionScheme, name="alibi"):
 def at_least(low, config, *names):
     """ValueError unless each field is at least `low`."""
     for name in names:
-        if getattr(config, name) < low:
+        if not getattr(config, name) >= low:  # NaN is not
             raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
 
 

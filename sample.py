@@ -25,9 +25,10 @@ class SampleConfig(Overrides):
     # what is written
     out_dir: config.PathName = "out/rope"  # also without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
     tokenizer: config.PathName = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (a text's own)
-    start: str = "\n"  # the prompt; FILE:path reads it from a text file
+    start: str = "\n"  # the prompt (another character if the text has no line ends); FILE:path reads it from a file
     num_samples: int = 3  # how many continuations of the prompt
     max_new_tokens: int = 500  # the length of a continuation
+    stop: bool = False  # end a continuation where its document ends
     temperature: float = 0.8  # 0: always the likeliest token
     top_k: int = 200  # draw from the k likeliest tokens; 0: from all
     top_p: float = 1.0  # draw from the fewest likeliest tokens whose probabilities add up to this
@@ -41,14 +42,18 @@ class SampleConfig(Overrides):
 
 
 def find_tokenizer(cfg, checkpoint):
-    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if there is none or if they differ."""
+    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if there is none, if they differ, or if it
+    lacks what --stop looks for."""
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
         checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
-        return tokenizer
-    if checkpoint.tokenizer_spec:
-        return tokenizer_from(checkpoint.tokenizer_spec)
-    raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
+    elif checkpoint.tokenizer_spec:
+        tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
+    else:
+        raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
+    if cfg.stop and tokenizer.eot is None:
+        raise ValueError("--stop: the tokenizer has no mark for the end of a document")
+    return tokenizer
 
 
 def sample(cfg, out):
@@ -61,6 +66,8 @@ def sample(cfg, out):
         prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode("utf-8-sig")
     if not prompt:
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
+    if prompt == "\n" and prompt not in getattr(tokenizer, "chars", prompt):  # the text has no line ends
+        prompt = tokenizer.chars[0]
     ids = list(tokenizer.encode(prompt))
 
     # the model, with the overrides, for as many tokens as asked for
@@ -93,17 +100,20 @@ def sample(cfg, out):
     with autocast(device, pick_dtype(cfg.dtype, device)):
         for step, new in enumerate(tokens, start=1):
             for row, id in enumerate(new.tolist()):
-                text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
-                texts[row] += text
-                if row == 0:
-                    out.write(text)
-                    out.flush()
-    for text in texts[1:]:
-        out.write(f"\n---------------\n{text}")
-    out.write("\n")
+                if cfg.stop and id == tokenizer.eot:
+                    decoders[row] = None  # the row has ended
+                if decoders[row]:
+                    text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
+                    texts[row] += text
+                    if row == 0:
+                        out.write(text)
+                        out.flush()
+            if not any(decoders):
+                break
+    out.write("\n---------------\n".join(["", *texts[1:]]) + "\n")
     out.flush()
     seconds = time.perf_counter() - start
-    n_tokens = cfg.num_samples * cfg.max_new_tokens
+    n_tokens = cfg.num_samples * step
     print(f"{n_tokens:,} tokens in {seconds:.1f} s: {n_tokens / seconds:,.0f} tokens/s", file=sys.stderr)
     return texts
 

@@ -142,7 +142,7 @@ def train(cfg, run=None, source=None):
     compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
     step_model = torch.compile(model) if compiled else model
     if world.size > 1:
-        step_model = DistributedDataParallel(step_model)
+        step_model = DistributedDataParallel(step_model, find_unused_parameters="0" in cfg.pos_pattern)
 
     # open the log
     log = RunLog(cfg, world.rank, checkpoint.segment, step)

@@ -143,7 +143,6 @@ def load_checkpoint(name, which="best"):
             folder = path if path.is_dir() else Path("results/hub", str(path).removeprefix("hf:"))
             content = foreign.from_hugging_face(str(path))
         content["config"] = GPTConfig(**checked(GPTConfig, content["config"], path))
-        content["weights"] = {name: t.float() for name, t in content["weights"].items()}  # others' may be 16-bit
         checkpoint = Checkpoint(**content, path=str(path), folder=folder)
         check(checkpoint)
         return checkpoint
@@ -177,16 +176,12 @@ def find_checkpoint(name, which):
 
 def read_file(path):
     """The fields of a Checkpoint in a file of train.py or of nanoGPT, with the config as plain types."""
-    damaged = (
-        "it is damaged, of another kind, or contains code; if it is a run's latest.pt or best.pt, the other one may be "
-        "intact and can take its place"
-    )
     if not is_whole(path):
-        raise ValueError(damaged)
+        raise ValueError("it is damaged or of another kind; of a run's latest.pt and best.pt, the other may be intact")
     try:
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception:  # whatever a damaged file provokes
-        raise ValueError(damaged) from None
+    except Exception:  # whatever pickle provokes
+        raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
     if content.pop("version", None) != VERSION:

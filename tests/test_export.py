@@ -8,7 +8,7 @@ import torch
 from conftest import build, tokenizer_json
 
 import config
-from data.tokenizers import END_OF_TEXT, CharTokenizer, make_tokenizer, named_tokenizer
+from data.tokenizers import END_OF_TEXT, CharTokenizer, HuggingFaceTokenizer, make_tokenizer, named_tokenizer
 from model import GPT, GPTConfig
 from run.checkpoint import Checkpoint
 from run.foreign import import_transformers
@@ -48,7 +48,7 @@ def difference(model, folder):
         ("MptForCausalLM", "pos_scheme=alibi n_head=6 n_embd=48"),
     ],
 )
-def test_an_export_has_equal_logits_and_writes_the_same_text(architecture, flags, tmp_path):
+def test_an_export_has_equal_logits_and_writes_the_same_text(architecture, flags, tmp_path, capsys):
     settings, _ = config.parse(GPTConfig, [f"--{flag}" for flag in flags.split()])
     model = write_run(tmp_path / "r", CharTokenizer(set(TEXT)), **settings)
     assert export.main([str(tmp_path / "r")]) == 0
@@ -60,10 +60,19 @@ def test_an_export_has_equal_logits_and_writes_the_same_text(architecture, flags
     idx = torch.tensor([[3, 1, 4, 1]])
     text = exported.generate(idx, max_new_tokens=28, do_sample=False)  # it never stops early
     assert torch.equal(text, model.generate(idx, 28, temperature=0))
+    assert ("16 × block_size" in capsys.readouterr().out) == (architecture == "MptForCausalLM")  # where it ends
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    if "rope" in flags:  # older versions of transformers read other keys
+        rope = content["rope_parameters"]
+        assert content["rope_scaling"] == rope
+        assert (content["rotary_pct"], content["rotary_emb_base"]) == (
+            rope["partial_rotary_factor"],
+            rope["rope_theta"],
+        )
     if "rope_scaling" in flags:  # without the scaling it differs
-        path = folder / "config.json"
         rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": rope}))
+        path.write_text(json.dumps(content | {"rope_scaling": rope}))
         assert difference(model, folder) > 1e-3
 
 
@@ -83,6 +92,7 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
     assert ids == list(tokenizer.encode(text))
     assert exported.decode(ids) == text
     assert exported.eos_token_id == tokenizer.eot
+    assert "PreTrainedTokenizerFast" in (tmp_path / "r/hf/tokenizer_config.json").read_text()  # for older versions
     if name == "char":  # unknown characters are not dropped
         with pytest.raises(Exception, match="Missing"):
             exported.encode("def €")
@@ -97,6 +107,8 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
         {"window": 8},
         {"pos_scheme": "rope", "pos_pattern": "10"},
         {"qk_norm": True},
+        {"pos_scheme": "alibi", "bias": True},
+        {"pos_scheme": "rope", "rope_scaling": "yarn", "rope_fraction": 0.5},
     ],
     ids=str,
 )
@@ -104,6 +116,15 @@ def test_mistake_exporting_what_hugging_face_does_not_compute(settings):
     model = GPT(GPTConfig(block_size=8, vocab_size=8, n_layer=1, n_head=2, n_embd=8, **settings))
     with pytest.raises(ValueError, match="cannot export .*" + list(settings)[-1]):
         export.to_hugging_face(model, None)
+
+
+def test_mistake_exporting_a_tokenizer_that_hugging_face_decodes_otherwise(tmp_path, refused):
+    inner = named_tokenizer(tokenizer_json(tmp_path / "tokenizer.json")).inner
+    inner.add_tokens(["café"])  # letters that stand for bytes in a byte-level BPE
+    run = tmp_path / "r"
+    write_run(run, HuggingFaceTokenizer(inner.to_str()))
+    assert str(run) in refused(export.main, run)
+    assert sorted(os.listdir(run)) == ["best.pt", "latest.pt"]
 
 
 def test_mistake_in_an_export_leaves_everything_as_it_is(tmp_path, refused, monkeypatch):

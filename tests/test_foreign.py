@@ -80,7 +80,8 @@ def test_a_gpt2_can_be_in_several_files_in_an_old_one_or_without_its_head(layout
         ("scale_attn_weights", False, "scale_attn_weights"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
         ("n_layer", 3, "transformer.h.2.attn."),
-        ("n_embd", 128, "cannot be loaded"),
+        ("n_layer", 1, "transformer.h.1.ln_1."),
+        ("n_embd", 128, "transformer.h.0.attn.c_attn.bias', torch.Size([192]), torch.Size([384])"),
     ],
 )
 def test_mistake_importing_what_model_py_does_not_compute(name, value, word, tmp_path, refused):
@@ -116,12 +117,15 @@ def test_mistake_without_transformers(tmp_path, monkeypatch, refused):
 
 @pytest.fixture(scope="module")
 def nanogpt(tmp_path_factory):
-    """A model, and a folder with the checkpoint that nanoGPT would write, compiled and with its first versions' masks."""
+    """A model, and a folder with the checkpoint that nanoGPT would write in bfloat16, compiled, distributed, and with its
+    first versions' masks."""
     model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
     weights = {}
+    for p in model.parameters():
+        p.data = (10 * p).bfloat16().float()
     for name, p in model.state_dict().items():
-        p *= 10
-        weights["_orig_mod." + name.replace("pos.wpe", "transformer.wpe")] = p
+        prefix = "module._orig_mod." if "h.0" in name else "_orig_mod.module."
+        weights[prefix + name.replace("pos.wpe", "transformer.wpe")] = p.bfloat16()
     for n in range(2):
         weights[f"_orig_mod.transformer.h.{n}.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
     content = {

@@ -62,6 +62,7 @@ MISTAKES = [
     (sample.main, "{rope}", "did you mean --out_dir"),
     (sample.main, "--start=é", "'é'"),
     (sample.main, "--top_p=0", "top_p=0.0"),
+    (sample.main, "--stop", "--stop"),
     (sample.main, "--rope_factor=much", "'much'"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4'"),
     # evaluations

@@ -509,6 +509,13 @@ def test_rope_scaling_tables(D, theta, s, L):
     assert size == pytest.approx(0.1 * math.log(s) + 1)
 
 
+@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
+def test_rope_scaling_of_a_single_pair(scaling):
+    """linear slows it. The others leave the fastest pair as it is, and yarn enlarges it."""
+    freqs, _ = rope_table(scaling, 4.0, n_embd=4)
+    assert freqs.tolist() == [0.25 if scaling == "linear" else 1.0]
+
+
 @pytest.mark.parametrize("scaling", [("none", 1.0), ("linear", 4.0), ("yarn", 4.0)])
 def test_with_a_rope_fraction_the_slow_pairs_stand_still(scaling):
     """The others turn as before, also scaled. (GPT-NeoX's rotary_pct spaces them anew.)"""
@@ -636,6 +643,30 @@ def test_a_state_dict_has_no_buffers_and_a_model_from_it_shares_it_and_draws_not
     for wrong in ({"more": idx}, {"lm_head.weight": idx}):
         with pytest.raises(RuntimeError):
             GPT.from_weights(model.config, weights | wrong)
+
+
+def test_fixed_tables_stay_as_they_were_made_and_none_is_saved(monkeypatch):
+    monkeypatch.setattr(M, "SCHEMES", dict(M.SCHEMES))
+
+    class Tables(M.PositionScheme, name="tables"):
+        persistent = False
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.register_buffer("buffer", TABLE, persistent=self.persistent)
+            self.plain = TABLE.clone()
+            self.frozen = torch.nn.Parameter(TABLE, requires_grad=False)
+
+    TABLE = torch.arange(3).double() / 3
+    config = GPTConfig(8, 8, 1, 2, 16, pos_scheme="tables")
+    model = GPT(config)
+    loaded = GPT.from_weights(config, model.state_dict())
+    for pos in (model.pos, loaded.pos, loaded.override(config).pos):
+        for table in (pos.buffer, pos.plain, pos.frozen):
+            close(table.data, TABLE, 0)
+    Tables.persistent = True
+    with pytest.raises(ValueError, match="buffer"):
+        GPT(config)
 
 
 def test_weights_that_a_model_was_made_from_can_be_loaded_again():

@@ -70,6 +70,25 @@ def test_a_character_split_across_tokens_is_printed_whole(runs, monkeypatch):
     assert printed == f"d{text}\n"
 
 
+def test_the_default_prompt_is_one_that_the_tokenizer_has(trained, tmp_path):
+    for n in range(4):
+        (tmp_path / f"{n}.txt").write_text("ab" * 200)
+    folder = trained("rope", dataset=prepare(tmp_path, tmp_path).name)
+    texts, _ = write_sample(folder, max_new_tokens=1)
+    assert texts[0][0] == "a"
+
+
+def test_stop_ends_each_text_where_its_document_ends(runs, monkeypatch):
+    tokenizer = tokenizer_from(load_checkpoint(runs["rope"]).tokenizer_spec)
+    (a,) = tokenizer.encode("a")
+    end = tokenizer.eot
+    steps = torch.tensor([[a, a], [end, a], [a, end], [a, a]])  # of two rows
+    monkeypatch.setattr(GPT, "stream", lambda *args, **settings: iter(steps))
+    for stop, expected in ((True, ["da", "daa"]), (False, ["da<|endoftext|>aa", "daa<|endoftext|>a"])):
+        texts, _ = write_sample(runs["rope"], start="d", num_samples=2, stop=stop)
+        assert texts == expected
+
+
 def test_draw_respects_top_k_and_top_p():
     generator = torch.Generator().manual_seed(0)
     logits = torch.tensor([0.1, 0.15, 0.25, 0.5]).log().expand(4000, 4)
@@ -82,7 +101,7 @@ def test_draw_respects_top_k_and_top_p():
     assert shares() == pytest.approx([0.1, 0.15, 0.25, 0.5], abs=0.03)
     assert shares(top_k=2) == two_likeliest
     assert shares(top_p=0.6) == two_likeliest  # the token that crosses 0.6 is kept
-    assert shares(temperature=0) == [0, 0, 0, 1]
+    assert shares(temperature=0) == shares(temperature=1e-38) == [0, 0, 0, 1]
     assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)
 
 

@@ -5,12 +5,14 @@ The export is loaded again and must give the same logits before it is kept, as h
 install transformers
 """
 
+import json
 from dataclasses import dataclass
 
 import torch
 
 import config
 from data.tokenizers import END_OF_TEXT, GPT2_PATTERN, tokenizer_from
+from model import scaled_theta
 from run import files
 from run.checkpoint import load_checkpoint
 from run.foreign import import_transformers, transposed
@@ -37,16 +39,18 @@ def gpt2_config(transformers, c, shared):
 
 
 def gpt_neox_config(transformers, c, shared):
-    D = c.n_embd // c.n_head
-    rope = {"rope_type": "default", "rope_theta": c.rope_theta, "partial_rotary_factor": 1.0}
-    if c.rope_scaling == "ntk":  # changes only the base
-        rope["rope_theta"] *= c.rope_factor ** (D / (D - 2))
-    elif c.rope_scaling != "none":
-        rope |= {"rope_type": c.rope_scaling, "factor": c.rope_factor}
-        rope["original_max_position_embeddings"] = c.rope_block_size or c.block_size
+    rope = {"rope_type": "default", "rope_theta": scaled_theta(c), "partial_rotary_factor": c.rope_fraction}
+    if c.rope_scaling in ("linear", "yarn"):
+        rope |= {
+            "rope_type": c.rope_scaling,
+            "factor": c.rope_factor,
+            "original_max_position_embeddings": c.rope_block_size or c.block_size,
+        }
     if c.rope_fraction < 1:
-        rope |= {"rope_type": "proportional", "partial_rotary_factor": c.rope_fraction}
-    return transformers.GPTNeoXConfig(
+        if c.rope_scaling == "yarn":
+            raise ValueError("cannot export yarn with a rope_fraction: a GPT-NeoX has one of the two")
+        rope["rope_type"] = "proportional"
+    neox_config = transformers.GPTNeoXConfig(
         max_position_embeddings=c.block_size,
         intermediate_size=4 * c.n_embd,
         hidden_act="gelu_new" if c.gelu_tanh else "gelu",
@@ -56,12 +60,20 @@ def gpt_neox_config(transformers, c, shared):
         hidden_dropout=c.dropout,
         **shared,
     )
+    # the same for transformers before 5.4: it reads these, and fails if it lacks the rope_type
+    vars(neox_config).update(
+        rotary_pct=rope["partial_rotary_factor"],
+        rotary_emb_base=rope["rope_theta"],
+        rope_scaling=rope,
+    )
+    return neox_config
 
 
 def mpt_config(transformers, c, shared):
-    if c.gelu_tanh:
-        raise ValueError("cannot export gelu_tanh with alibi: an MPT computes the exact GELU")
-    return transformers.MptConfig(max_seq_len=16 * c.block_size, **shared)  # ALiBi needs no limit, but MPT wants one
+    if c.gelu_tanh or c.bias:
+        raise ValueError("cannot export alibi with gelu_tanh or bias: an MPT has neither")
+    print(f"an MPT ends at a number of tokens; for this one it is {16 * c.block_size:,}, 16 × block_size")
+    return transformers.MptConfig(max_seq_len=16 * c.block_size, **shared)
 
 
 def neox_weight(name, w, n_head):
@@ -126,15 +138,13 @@ def to_hugging_face(model, eot):
     }
     make_config, names, convert = ARCHITECTURES[c.pos_scheme]
     exported = transformers.AutoModelForCausalLM.from_config(make_config(transformers, c, shared))
-    for p in exported.parameters():  # they may have biases that our model lacks
-        p.zero_()
     weights = {}
     for name, w in model.state_dict().items():
         w = convert(name, w, c.n_head)
         for part, other in names.items():
             name = name.replace(part, other)
         weights[name] = w
-    exported.load_state_dict(weights, strict=False)  # main compares the logits
+    exported.load_state_dict(weights, strict=False)  # biases that our model lacks start at 0; main compares the logits
     return exported
 
 
@@ -187,7 +197,17 @@ def main(argv):
         if tokenizer:
             fast = fast_tokenizer(tokenizer)
             end = None if eot is None else fast.id_to_token(eot)
-            transformers.PreTrainedTokenizerFast(tokenizer_object=fast, eos_token=end).save_pretrained(folder)
+            fast.save(f"{folder}/tokenizer.json")
+            settings = {"eos_token": end, "tokenizer_class": "PreTrainedTokenizerFast"}  # a name that all versions know
+            (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+            theirs = transformers.AutoTokenizer.from_pretrained(folder)
+            ids = range(tokenizer.n_vocab)
+            text = tokenizer.decode_bytes(ids).decode(errors="replace")
+            same_ids = theirs.encode(text, add_special_tokens=False) == list(tokenizer.encode(text))
+            if not same_ids or theirs.decode(ids) != text:
+                raise ValueError(
+                    f"{checkpoint.path}: transformers reads or writes text differently, so nothing was written"
+                )
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
         difference = compare(model, loaded)
         if not difference <= TOLERANCE:
