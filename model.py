@@ -449,6 +449,10 @@ def average(q, k, v, mask, dropout_p, sink):
     Q = q.size(2)
     D = v.size(3)
     scale = 1 / math.sqrt(D)
+    learns = mask is not None and mask.requires_grad
+    if sink is not None and q.device.type == "cpu" and not learns and not dropout_p:
+        v = F.pad(v, (0, q.size(3) - D))
+        return FlashWithSink.apply(q, k, v, sink, mask, scale)[..., :D]
     if sink is not None:
         front = (0, 0, 1, 0)
         v = F.pad(v, front)
@@ -464,13 +468,41 @@ def average(q, k, v, mask, dropout_p, sink):
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
     if mask is None:
         y = F.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal=Q > 1, scale=scale)
-    elif mask.is_cuda or not mask.requires_grad:
+    elif mask.is_cuda or not learns:
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, scale=scale)
     else:  # only CUDA's kernels have gradients for the mask
         scores = (q * scale @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
         y = weights @ v
     return y[:, :, -Q:, :D]
+
+
+class FlashWithSink(torch.autograd.Function):
+    """`average` with sinks, faster on a CPU: its flash kernel also returns the logarithm of the sum of the exponentials
+    of a query's scores, to which a sink adds one exponential."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sink, mask, scale):
+        causal = mask is None and q.size(2) > 1
+        y, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        with_sink = torch.logaddexp(sums, sink[:, None])  # (B, H, Q)
+        y = y * (sums - with_sink).exp()[..., None].to(y.dtype)
+        ctx.save_for_backward(q, k, v, sink, mask, y, with_sink)
+        ctx.settings = causal, scale
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, sink, mask, y, with_sink = ctx.saved_tensors
+        causal, scale = ctx.settings
+        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, y, with_sink, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        weight = (sink[:, None] - with_sink).exp()
+        grad_sink = -(weight * (grad * y).sum(-1)).sum((0, 2))
+        return *grads, grad_sink, None, None
 
 
 class KVCache:
