@@ -37,7 +37,15 @@ from run.device import pick_device, pick_dtype
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
-CHANGES = ("window", "layers", "temperature", "rope_scaling", "rope_factor", "rope_theta", "max_position")  # of the trained models
+CHANGES = (
+    "window",
+    "layers",
+    "temperature",
+    "rope_scaling",
+    "rope_factor",
+    "rope_theta",
+    "max_position",
+)  # of the trained models
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ def check_runs(cfg, protocol, runs):
     """ValueError if a run cannot be measured, or kept, as cfg asks."""
     for run in runs.values():
         model_config = run.config_with(cfg, protocol.longest, cfg.temperature)
+        run.model("cpu").override(model_config)
         if cfg.max_position:
             model_config.check_positions(cfg.max_position, with_gaps=True)
         steps = run.settings.get("max_iters", 0)

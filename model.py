@@ -16,6 +16,7 @@ Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C =
 
 import importlib
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -887,10 +888,8 @@ class ALiBi(PositionScheme, name="alibi"):
 # Kinds of layers, and checks of the settings
 
 
-def kind_settings():
-    """The fields that may differ from layer to layer: {name: default}."""
-    names = ["pos_scheme", "pos_options", "window", "sink", "temperature", *RoPE.reads]
-    return {name: getattr(GPTConfig, name) for name in names}
+# the fields that may differ from layer to layer
+KIND_FIELDS = ("pos_scheme", "pos_options", "window", "sink", "temperature", *RoPE.reads)
 
 
 def layer_kinds(config):
@@ -919,52 +918,32 @@ def read_layers(text):
         settings = {}
         count = 1
         for word in part.split():
-            if word.startswith("*"):
-                count = read_count(word[1:])
-            else:
-                name, _, value = word.partition("=")
+            name, _, value = word.partition("=")
+            if re.fullmatch(r"\*[1-9]\d*", word):
+                count = int(word[1:])
+            elif name in KIND_FIELDS:
                 settings[name] = read_setting(name, value)
+            else:
+                raise ValueError(f"{word} is neither a count, such as *3, nor one of: {', '.join(KIND_FIELDS)}")
         kinds.append((settings, count))
     return kinds
 
 
-def read_count(text):
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"*{text} must be a number of layers, at least *1")
-    return int(text)
-
-
 def read_setting(name, text):
     """The value of a field. A number may be a fraction; a switch may stand without a value."""
-    defaults = kind_settings()
-    if name not in defaults:
-        raise ValueError(f"{name!r} is not one of: {', '.join(defaults)}")
-    default = defaults[name]
+    default = getattr(GPTConfig, name)
     if isinstance(default, str):
         return text
-    if isinstance(default, bool):
-        switch = {"": True, "True": True, "False": False}
-        if text not in switch:
-            raise ValueError(f"{name}={text} must be True or False")
-        return switch[text]
+    switches = {"": True, "True": True, "False": False}
     try:
+        if isinstance(default, bool):
+            return switches[text]
         number = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{name}={text} must be a number") from None
+    except (KeyError, ValueError, ZeroDivisionError):
+        raise ValueError(f"{name}={text} is invalid") from None
     if "/" in text and number >= 1:
-        raise ValueError(f"{name}={text} must be a share below 1")
-    if isinstance(default, int) and number.denominator == 1:
-        return int(number)
-    return float(number)
-
-
-def write_layers(kinds):
-    """The text that read_layers reads as these kinds."""
-    parts = []
-    for settings, count in kinds:
-        words = [f"{name}={value}" for name, value in settings.items()]
-        parts.append(" ".join([*words, f"*{count}"]))
-    return " | ".join(parts)
+        raise ValueError(f"{name}={text} must be below 1")
+    return int(number) if number.denominator == 1 else float(number)
 
 
 def at_least(low, config, *names):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from config import check_choices, checked
-from model import GPT, GPTConfig, find_scheme, read_layers, write_layers
+from model import GPT, GPTConfig, find_scheme, read_layers
 from run import files, foreign
 from run.device import DType
 
@@ -21,6 +21,7 @@ CALL_FIELDS = (
     "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
+STRETCHES = ("rope_scaling", "rope_factor", "rope_theta")
 VERSION = 1  # of the files; raise it when their content changes
 
 
@@ -63,6 +64,15 @@ def changes_of(kind, overrides, length, temperature):
         if overrides.rope_theta is not None:
             changes["rope_theta"] = overrides.rope_theta
     return {name: value for name, value in changes.items() if value != getattr(kind, name)}
+
+
+def write_layers(kinds):
+    """The text that read_layers reads as these kinds."""
+    parts = []
+    for settings, count in kinds:
+        words = [f"{name}={value}" for name, value in settings.items()]
+        parts.append(" ".join([*words, f"*{count}"]))
+    return " | ".join(parts)
 
 
 def can_stretch(kind):
@@ -121,9 +131,10 @@ class Checkpoint:
                 c = replace(c, layers=overrides.layers)
             if [kind.sink for kind in c.kinds] != [kind.sink for kind in self.config.kinds]:
                 raise ValueError("a model learns its sinks, so that layers cannot add or remove them")
-            stretch = overrides.rope_scaling or overrides.rope_factor != "auto" or overrides.rope_theta is not None
+            stretch = [name for name in STRETCHES if getattr(overrides, name) != getattr(Overrides, name)]
             if stretch and not any(map(can_stretch, c.kinds)):
-                raise ValueError("only layers with rope and without a window can be stretched, and it has none")
+                flags = " ".join(f"--{name}={getattr(overrides, name)}" for name in stretch)
+                raise ValueError(f"{flags} stretches layers that have rope and no window: there are none")
             kinds = []
             for settings, count in read_layers(c.layers):
                 changes = changes_of(c.kind(settings), overrides, length, temperature)
