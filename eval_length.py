@@ -37,7 +37,7 @@ from run.device import pick_device, pick_dtype
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
-CHANGES = (
+CHANGES = (  # of the trained models
     "window",
     "layers",
     "temperature",
@@ -45,7 +45,7 @@ CHANGES = (
     "rope_factor",
     "rope_theta",
     "max_position",
-)  # of the trained models
+)
 
 
 @dataclass(frozen=True)

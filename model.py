@@ -442,7 +442,7 @@ def attend(q, k, v, positions, dropout_p, sink=None):
 
 
 def average(q, k, v, mask, dropout_p, sink):
-    """The averages of the values v (B, H, K, D) with the softmax of the scores as weights, for each query: (B, H, Q, D).
+    """The average of the values v (B, H, K, D) for each query, the softmax of its scores as weights: (B, H, Q, D).
     Without a mask (1|B, 1|H, Q, K), attention is causal, but a single query sees every key.
 
     A sink is one more key, which stands before the others and has zeros as its value: an additional channel is its

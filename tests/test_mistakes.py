@@ -40,7 +40,7 @@ MISTAKES = [
     (train.main, "--layers=window=8|pos_scheme=sinusoidal", "sinusoidal"),
     (train.main, "--layers=window=3/2", "window=3/2"),
     (train.main, "--layers=window=1.5", "window=1.5"),
-    (train.main, "--pos_scheme=rope --layers=rope_fraction=2", "rope_fraction=2.0"),
+    (train.main, "--pos_scheme=rope --layers=rope_fraction=2", "rope_fraction=2"),
     (train.main, "--layers=sink=2", "sink=2"),
     (train.main, "--pos_scheme=alibi --sink", "alibi"),
     (eval_length.main, "{rope} --layers=sink", "sinks"),
