@@ -68,7 +68,7 @@ MISTAKES = [
     (sample.main, "{rope}", "did you mean --out_dir"),
     (sample.main, "--start=é", "'é'"),
     (sample.main, "--top_p=0", "top_p=0.0"),
-    (sample.main, "--rope_factor=much", "'much'"),
+    (sample.main, "--rope_factor=much", "much"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4'"),
     # evaluations
     (eval_length.main, "", "eval_length.py out/rope"),
