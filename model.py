@@ -16,16 +16,16 @@ Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C =
 
 import importlib
 import math
-import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+
+from config import read_layers
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
 MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
@@ -81,17 +81,6 @@ class GPTConfig:
             names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*find_scheme(scheme).reads}
             settings = {name: getattr(GPTConfig, name) for name in names} | settings
         return replace(self, layers="", **settings)
-
-    def scheme_config(self, kind):
-        """What the scheme of a kind of layer gets as its config: it has the windows of all layers, no sink and no
-        temperature, so that kinds which differ only in these have equal ones."""
-        windows = " | ".join(f"window={layer.window}" for layer in self.kinds)
-        return replace(kind, layers=windows, window=0, sink=False, temperature=0.0)
-
-    @property
-    def windows(self):
-        """How many keys a query sees in each layer; infinite without a window."""
-        return [kind.n_keys for kind in self.kinds]
 
     @property
     def n_keys(self):
@@ -267,16 +256,18 @@ class GPT(nn.Module):
         """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others. Layers
         that differ only in their windows, sinks and temperatures share one scheme."""
         self.config = config
-        self.pos = find_scheme(config.pos_scheme)(config)
-        schemes = {config.scheme_config(config): self.pos}
-        self.schemes = []  # of each layer
-        for kind in config.kinds:
-            settings = config.scheme_config(kind)
+        schemes = {}
+        self.schemes = []  # of each layer, after that of the config itself
+        for kind in (config, *config.kinds):
+            settings = replace(kind, layers="", window=0, sink=False, temperature=0.0)
             if settings not in schemes:
                 schemes[settings] = find_scheme(kind.pos_scheme)(settings)
             self.schemes.append(schemes[settings])
-        _, *others = schemes.values()
+        self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
+        self.windows = [kind.n_keys for kind in config.kinds]
+        for scheme in schemes.values():
+            scheme.windows = self.windows
 
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
@@ -301,10 +292,10 @@ class GPT(nn.Module):
     def override(self, config):
         """Changes the windows, the temperatures or the schemes' settings in place. Returns the model. ValueError if a
         layer's new scheme has other weights than its old one."""
-        before = [self.pos, *self.schemes]
+        before = self.schemes
         self.make_schemes(config)
         self.to(self.lm_head.weight)  # its device and dtype
-        for old, new in zip(before, [self.pos, *self.schemes], strict=True):
+        for old, new in zip(before, self.schemes, strict=True):
             try:
                 new.load_state_dict(old.state_dict())
             except RuntimeError:
@@ -327,7 +318,7 @@ class GPT(nn.Module):
 
         # where the tokens and all visible keys stand
         if positions is None:
-            first = max(0, start + 1 - max(c.windows))  # the first key that any layer sees
+            first = max(0, start + 1 - max(self.windows))  # the first key that any layer sees
             positions = torch.arange(first, start + T, device=idx.device)
         k_pos = positions.to(idx.device)
         q_pos = k_pos[-T:]
@@ -337,9 +328,9 @@ class GPT(nn.Module):
         stretch = (1 + q_pos // c.block_size).log()[:, None]  # (T, 1), 0 up to block_size
         layers = []
         for n, kind in enumerate(c.kinds):
-            scheme = self.schemes[n]
+            scheme = self.schemes[n + 1]
             temperature = 1 + kind.temperature * stretch if kind.temperature else None
-            layers.append(Positions(n, kind.n_keys, temperature, scheme, prepared[scheme], q_pos, k_pos))
+            layers.append(Positions(n, self.windows[n], temperature, scheme, prepared[scheme], q_pos, k_pos))
 
         # the residual stream
         x = self.transformer.wte(idx)
@@ -898,7 +889,7 @@ def layer_kinds(config):
         return [config] * config.n_layer
     kinds = []
     try:
-        for settings, count in read_layers(config.layers):
+        for settings, count in read_layers(GPTConfig, KIND_FIELDS, config.layers):
             kind = config.kind(settings)
             embeds = find_scheme(kind.pos_scheme).embed is not PositionScheme.embed
             if embeds and kind.pos_scheme != config.pos_scheme:
@@ -908,42 +899,6 @@ def layer_kinds(config):
         raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
     repeats = math.ceil(config.n_layer / len(kinds))
     return (kinds * repeats)[: config.n_layer]
-
-
-def read_layers(text):
-    """The kinds of layers in a text such as "window=1/2 *3 | pos_scheme=none": a list of ({field: value}, count).
-    ValueError for anything else."""
-    kinds = []
-    for part in text.split("|"):
-        settings = {}
-        count = 1
-        for word in part.split():
-            name, _, value = word.partition("=")
-            if re.fullmatch(r"\*[1-9]\d*", word):
-                count = int(word[1:])
-            elif name in KIND_FIELDS:
-                settings[name] = read_setting(name, value)
-            else:
-                raise ValueError(f"{word} is neither a count, such as *3, nor one of: {', '.join(KIND_FIELDS)}")
-        kinds.append((settings, count))
-    return kinds
-
-
-def read_setting(name, text):
-    """The value of a field. A number may be a fraction; a switch may stand without a value."""
-    default = getattr(GPTConfig, name)
-    if isinstance(default, str):
-        return text
-    switches = {"": True, "True": True, "False": False}
-    try:
-        if isinstance(default, bool):
-            return switches[text]
-        number = Fraction(text)
-    except (KeyError, ValueError, ZeroDivisionError):
-        raise ValueError(f"{name}={text} is invalid") from None
-    if "/" in text and number >= 1:
-        raise ValueError(f"{name}={text} must be below 1")
-    return int(number) if number.denominator == 1 else float(number)
 
 
 def at_least(low, config, *names):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from config import check_choices, checked
-from model import GPT, GPTConfig, find_scheme, read_layers
+from config import check_choices, checked, read_layers
+from model import GPT, KIND_FIELDS, GPTConfig, find_scheme
 from run import files, foreign
 from run.device import DType
 
@@ -136,7 +136,7 @@ class Checkpoint:
                 flags = " ".join(f"--{name}={getattr(overrides, name)}" for name in stretch)
                 raise ValueError(f"{flags} stretches layers that have rope and no window: there are none")
             kinds = []
-            for settings, count in read_layers(c.layers):
+            for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
                 changes = changes_of(c.kind(settings), overrides, length, temperature)
                 kinds.append((settings | changes, count))
             if c.layers:

@@ -130,7 +130,7 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
     n = p[i] - p[j]
     q_i = q[i, h]
     k_j = k[j, h]
-    pos = model.schemes[layer]
+    pos = model.schemes[layer + 1]
     if scheme in ("rope", "ssmax"):
         q_i = reference_turn(q_i, p[i])
         k_j = reference_turn(k_j, p[j])
@@ -170,7 +170,7 @@ def reference_bias(scheme, q, k, x, i, j, h, p, model, layer):
     """What is added to that score divided by sqrt(D)."""
     H, D = q.shape[1:]
     n = p[i] - p[j]
-    pos = model.schemes[layer]
+    pos = model.schemes[layer + 1]
     match scheme:
         case "alibi":  # Press 2022, section 3
             return -reference_slopes(H)[h] * n
