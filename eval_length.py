@@ -37,7 +37,15 @@ from run.device import pick_device, pick_dtype
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
-CHANGES = ("window", "rope_scaling", "rope_factor", "rope_theta", "max_position")  # of the trained models
+CHANGES = (  # of the trained models
+    "window",
+    "layers",
+    "temperature",
+    "rope_scaling",
+    "rope_factor",
+    "rope_theta",
+    "max_position",
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class EvalConfig(Overrides):
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
     blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position 64); questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
+    temperature: float | None = None  # of attention: scores grow by this, times ln(1 + position // block_size)
     max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
     dataset: config.PathName = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks
@@ -96,7 +105,8 @@ def open_runs(cfg):
 def check_runs(cfg, protocol, runs):
     """ValueError if a run cannot be measured, or kept, as cfg asks."""
     for run in runs.values():
-        model_config = run.config_with(cfg, protocol.longest)
+        model_config = run.config_with(cfg, protocol.longest, cfg.temperature)
+        run.model("cpu").override(model_config)
         if cfg.max_position:
             model_config.check_positions(cfg.max_position, with_gaps=True)
         steps = run.settings.get("max_iters", 0)
@@ -130,11 +140,14 @@ def path_to_keep(cfg, name, runs):
     return path
 
 
-def scheme_source(name):
-    """The source of the modules that define a scheme. If it changes, losses measured before are not reused."""
-    classes = find_scheme(name).__mro__
-    modules = [inspect.getmodule(cls) for cls in classes[: classes.index(PositionScheme)]]
-    return [inspect.getsource(module) for module in modules]
+def scheme_source(model_config):
+    """The source of the modules that define a model's schemes. If it changes, losses measured before are not reused."""
+    modules = {}
+    for kind in (model_config, *model_config.kinds):
+        classes = find_scheme(kind.pos_scheme).__mro__
+        for cls in classes[: classes.index(PositionScheme)]:
+            modules[cls.__module__] = inspect.getmodule(cls)
+    return [inspect.getsource(modules[name]) for name in sorted(modules)]
 
 
 def measure(cfg, protocol, run, dataset, blocks):
@@ -149,7 +162,7 @@ def measure(cfg, protocol, run, dataset, blocks):
         "dataset": dataset.hash,
         "dtype": str(dtype),
         "changes": cfg.changes(),
-        "scheme": scheme_source(run.config.pos_scheme),
+        "scheme": scheme_source(run.config),
     }
     path = run.folder / f"{protocol.stem}-{files.json_hash(inputs)[:12]}.npz"
     arrays = measured_before(path, len(blocks.ends))
@@ -162,7 +175,7 @@ def measure(cfg, protocol, run, dataset, blocks):
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
         scorer = Scorer(model, dataset, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
-            model.override(run.config_with(cfg, length))
+            model.override(run.config_with(cfg, length, cfg.temperature))
             arrays |= protocol.measure(job, length, scorer, blocks, trained)
             write_arrays(path, blocks, arrays, inputs=json.dumps(inputs))
     return arrays, True
@@ -183,7 +196,7 @@ def measure_line(cfg, protocol, dataset, blocks, runs):
     jobs = set.intersection(*map(set, measured))
     arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
     group = list(runs.values())
-    model_config = group[0].config_with(cfg, protocol.longest)
+    model_config = group[0].config_with(cfg, protocol.longest, cfg.temperature)
     return Line.of_runs(group, model_config, protocol, dataset, blocks, arrays), is_new
 
 

@@ -25,6 +25,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from config import read_layers
+
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
 MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
@@ -44,43 +46,61 @@ class GPTConfig:
     qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper
     pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists all schemes
     pos_options: str = ""  # options of a scheme in schemes/, such as size=32 (t5)
-    pos_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 disables the scheme in every fourth layer
     pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
-    window: int = 0  # a query sees only the last `window` keys; 0: all
-    window_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 removes the window from every fourth layer
+    layers: str = ""  # kinds of layers, repeated over the depth: "window=64 *3 | pos_scheme=none"; empty: all alike
+    window: int | float = 0  # a query sees only the last `window` keys; below 1: a share of block_size; 0: all
+    sink: bool = False  # each head learns the score of a sink, which takes attention but has no value (gpt-oss)
+    temperature: float = 0.0  # scores grow by this, times ln(1 + position // block_size), as in Llama 4
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
     rope_theta: float = 10000.0  # rope's base
+    rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
     rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
-    rope_scaling: str = "none"  # how rope extends past rope_block_size: none, linear (PI), ntk, yarn
+    rope_scaling: str = "none"  # how rope extends past rope_block_size: none, linear (PI), ntk, yarn, llama3
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
+    rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
+    rope_size: float = 0.0  # yarn: the factor on q and on k; 0: 0.1·ln(rope_factor) + 1
 
     def __post_init__(self):
         check_config(self)
+        object.__setattr__(self, "kinds", layer_kinds(self))  # the config of each layer
 
     @property
     def head_size(self):
         return self.n_embd // self.n_head
 
-    def per_layer(self, pattern, one, zero):
-        """One item per layer: `one` or `zero`, as the pattern has a 1 or a 0 there. An empty pattern is all 1s."""
-        digits = (pattern or "1") * self.n_layer
-        return [zero if digit == "0" else one for digit in digits[: self.n_layer]]
+    @property
+    def rotated(self):
+        """How many channels of a head rope has."""
+        return int(self.rope_partial * self.head_size)
+
+    def kind(self, settings):
+        """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
+        scheme = settings.get("pos_scheme", self.pos_scheme)
+        if scheme != self.pos_scheme:
+            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*find_scheme(scheme).reads}
+            settings = {name: getattr(GPTConfig, name) for name in names} | settings
+        return replace(self, layers="", **settings)
 
     @property
-    def windows(self):
-        """How many keys a query sees in each layer; infinite without a window."""
-        return self.per_layer(self.window_pattern, self.window or math.inf, math.inf)
+    def n_keys(self):
+        """How many keys a query sees; infinite without a window."""
+        if self.window >= 1:
+            return int(self.window)
+        return max(1, int(self.window * self.block_size)) if self.window else math.inf
 
     @property
     def max_positions(self):
-        """How many positions the scheme is defined for; None: any number."""
-        return find_scheme(self.pos_scheme).max_positions(self)
+        """How many positions the schemes are defined for; None: any number."""
+        limits = [find_scheme(kind.pos_scheme).max_positions(kind) for kind in (self, *self.kinds)]
+        limits = [limit for limit in limits if limit is not None]
+        return min(limits) if limits else None
 
     def check_positions(self, limit, with_gaps=False):
         """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
-        if with_gaps and not find_scheme(self.pos_scheme).gaps:
-            raise ValueError(f"{self.pos_scheme} cannot take positions with gaps below {limit}")
+        for kind in (self, *self.kinds):
+            if with_gaps and not find_scheme(kind.pos_scheme).gaps:
+                raise ValueError(f"{kind.pos_scheme} cannot take positions with gaps below {limit}")
         if self.max_positions is not None and limit > self.max_positions:
             raise ValueError(
                 f"{self.pos_scheme} positions are defined for {self.max_positions} tokens, not for {limit}"
@@ -97,6 +117,7 @@ class Positions:
 
     layer: int
     window: float  # how many keys a query sees
+    temperature: torch.Tensor | None  # (queries, 1): the factor on each query's scores
     scheme: "PositionScheme"
     prepared: object  # what scheme.prepare returned
     q_pos: torch.Tensor  # (queries,) int64
@@ -104,7 +125,14 @@ class Positions:
 
     def part(self, queries=slice(None), keys=slice(None)):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
-        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
+        temperature = self.temperature
+        if temperature is not None:
+            temperature = temperature[queries]
+        return replace(self, temperature=temperature, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
+
+    def tempered(self, x):
+        """x (…, queries, ·), with each query's row times its temperature."""
+        return x if self.temperature is None else x * self.temperature.to(x.dtype)
 
     @property
     def biased(self):
@@ -118,7 +146,7 @@ class Positions:
         mask = torch.where(self.visible(), 0.0, -torch.inf)
         mask = mask[None, None]  # the fast kernels need four dimensions
         if self.biased:
-            mask = mask + self.bias(q, k)
+            mask = mask + self.tempered(self.bias(q, k))
         return mask.to(q.dtype)
 
     def visible(self):
@@ -135,6 +163,7 @@ class CausalSelfAttention(nn.Module):
         self.n_head = config.n_head
         self.dropout = config.dropout
         self.qk_norm = config.qk_norm
+        self.sink = nn.Parameter(torch.empty(config.n_head)) if config.sink else None
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
@@ -162,7 +191,7 @@ class CausalSelfAttention(nn.Module):
             positions = positions.part(keys=slice(-k.size(2), None))
         q = q[:, :, -len(positions.q_pos) :]
         dropout_p = self.dropout if self.training else 0.0
-        y = attend(q, k, v, positions, dropout_p)  # (B, H, n, D)
+        y = attend(q, k, v, positions, dropout_p, self.sink)  # (B, H, n, D)
         y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
         y = self.c_proj(y)
         return self.resid_dropout(y)
@@ -210,24 +239,35 @@ class GPT(nn.Module):
             dict(
                 wte=nn.Embedding(config.vocab_size, config.n_embd),
                 drop=nn.Dropout(config.dropout),
-                h=nn.ModuleList([Block(config) for _ in range(config.n_layer)]),
+                h=nn.ModuleList([Block(kind) for kind in config.kinds]),
                 ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
             )
         )
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
-        self.pos = find_scheme(config.pos_scheme)(config)
-        self.no_pos = PositionScheme(config)  # for the layers that pos_pattern leaves out
-        for name, _ in self.pos.named_buffers():
-            if name in self.pos.state_dict():  # loading it would undo what other settings change in it
-                raise ValueError(
-                    f"pos_scheme={config.pos_scheme}: only parameters are saved, so register the buffer {name} with "
-                    "persistent=False, or make it an nn.Parameter"
-                )
+        self.make_schemes(config)
         if seed is not None:
             self.init_weights(torch.Generator().manual_seed(seed))
-            # a different seed: with the same one, wpe would start as a copy of wte
-            self.pos.init_weights(torch.Generator().manual_seed(seed + 1))
+            for n, scheme in enumerate((self.pos, *self.pos_kinds), 1):
+                # a different seed: with the same one, wpe would start as a copy of wte
+                scheme.init_weights(torch.Generator().manual_seed(seed + n))
+
+    def make_schemes(self, config):
+        """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others. Layers
+        that differ only in their windows, sinks and temperatures share one scheme."""
+        self.config = config
+        schemes = {}
+        self.schemes = []  # of each layer, after that of the config itself
+        for kind in (config, *config.kinds):
+            settings = replace(kind, layers="", window=0, sink=False, temperature=0.0)
+            if settings not in schemes:
+                schemes[settings] = make_scheme(settings)
+            self.schemes.append(schemes[settings])
+        self.pos, *others = schemes.values()
+        self.pos_kinds = nn.ModuleList(others)
+        self.windows = [kind.n_keys for kind in config.kinds]
+        for scheme in schemes.values():
+            scheme.windows = self.windows
 
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
@@ -237,7 +277,7 @@ class GPT(nn.Module):
                 std /= math.sqrt(2 * self.config.n_layer)
             if p.dim() == 2:
                 nn.init.normal_(p, std=std, generator=generator)
-            elif name.endswith("bias"):
+            elif name.endswith(("bias", "sink")):
                 nn.init.zeros_(p)
 
     @classmethod
@@ -250,11 +290,16 @@ class GPT(nn.Module):
         return model
 
     def override(self, config):
-        """Changes the window, the patterns or the scheme's options in place. Returns the model."""
-        pos = find_scheme(config.pos_scheme)(config).to(self.lm_head.weight.device)
-        pos.load_state_dict(self.pos.state_dict(), assign=True)
-        self.pos = pos
-        self.config = config
+        """Changes the windows, the temperatures or the schemes' settings in place. Returns the model. ValueError if a
+        layer's new scheme has other weights than its old one."""
+        before = self.schemes
+        self.make_schemes(config)
+        self.to(self.lm_head.weight.device)
+        for old, new in zip(before, self.schemes, strict=True):
+            try:
+                new.load_state_dict(old.state_dict(), assign=True)
+            except RuntimeError:
+                raise ValueError(f"layers={config.layers!r}: the model has no weights for such layers") from None
         return self
 
     def flops_per_token(self):
@@ -270,17 +315,22 @@ class GPT(nn.Module):
         c = self.config
         T = idx.size(1)
         c.check_positions(start + T, with_gaps=positions is not None)
-        windows = c.windows
-        schemes = c.per_layer(c.pos_pattern, self.pos, self.no_pos)
 
         # where the tokens and all visible keys stand
         if positions is None:
-            first = max(0, start + 1 - max(windows))  # the first key that any layer sees
+            first = max(0, start + 1 - max(self.windows))  # the first key that any layer sees
             positions = torch.arange(first, start + T, device=idx.device)
         k_pos = positions.to(idx.device)
         q_pos = k_pos[-T:]
-        prepared = self.pos.prepare(q_pos, k_pos)
-        layers = [Positions(n, windows[n], schemes[n], prepared, q_pos, k_pos) for n in range(c.n_layer)]
+
+        # what each layer needs of them
+        prepared = {scheme: scheme.prepare(q_pos, k_pos) for scheme in self.schemes}
+        stretch = (1 + q_pos // c.block_size).log()[:, None]  # (T, 1), 0 up to block_size
+        layers = []
+        for n, kind in enumerate(c.kinds):
+            scheme = self.schemes[n + 1]
+            temperature = 1 + kind.temperature * stretch if kind.temperature else None
+            layers.append(Positions(n, self.windows[n], temperature, scheme, prepared[scheme], q_pos, k_pos))
 
         # the residual stream
         x = self.transformer.wte(idx)
@@ -351,9 +401,10 @@ class WithoutDrawing(TorchFunctionMode):
 # Attention, the loss and sampling
 
 
-def attend(q, k, v, positions, dropout_p):
-    """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), under the window and the bias of
-    `positions`. Returns (B, H, T, D). W is D, or more if the scheme added channels to q and k.
+def attend(q, k, v, positions, dropout_p, sink=None):
+    """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), under the window, the temperature and
+    the bias of `positions`, with the heads' sinks (H,) if there are any. Returns (B, H, T, D). W is D, or more if the
+    scheme added channels to q and k.
 
     If no mask or bias is needed, this is one flash call. Otherwise blocks of queries attend one after another, each to
     the keys it can see, with the mask and bias of that block only. So no (T, S) tensor exists, and the cost of a window
@@ -361,13 +412,8 @@ def attend(q, k, v, positions, dropout_p):
     """
     T = q.size(2)
     S = k.size(2)
-    D = v.size(3)
-    scale = 1 / math.sqrt(D)
-    if q.size(3) > D:
-        v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
     if not positions.biased and T in (1, S) and S <= positions.window:  # a single query sees every key
-        y = F.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal=T > 1, scale=scale)
-        return y[..., :D]
+        return average(positions.tempered(q), k, v, None, dropout_p, sink)
 
     outputs = []
     offset = S - T  # keys before the first query
@@ -379,17 +425,76 @@ def attend(q, k, v, positions, dropout_p):
         seen = slice(first, offset + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
-        values = v[:, :, seen]
-        mask = positions.part(block, seen).mask(queries, keys)
-        if mask.is_cuda or not mask.requires_grad:
-            y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
-        else:  # only CUDA's kernels have gradients for the mask
-            scores = (queries * scale @ keys.mT).add_(mask)
-            weights = F.dropout(scores.softmax(dim=-1), dropout_p)
-            y = weights @ values
-        outputs.append(y)
-    y = torch.cat(outputs[::-1], dim=2)
-    return y[..., :D]
+        seen_positions = positions.part(block, seen)
+        mask = seen_positions.mask(queries, keys)
+        queries = seen_positions.tempered(queries)
+        outputs.append(average(queries, keys, v[:, :, seen], mask, dropout_p, sink))
+    return torch.cat(outputs[::-1], dim=2)
+
+
+def average(q, k, v, mask, dropout_p, sink):
+    """The average of the values v (B, H, K, D) for each query, the softmax of its scores as weights: (B, H, Q, D).
+    Without a mask (1|B, 1|H, Q, K), attention is causal, but a single query sees every key.
+
+    A sink is one more key, which stands before the others and has zeros as its value: an additional channel is its
+    score in q, 1 in its own key and 0 in the others. So every kernel can have one."""
+    Q = q.size(2)
+    D = v.size(3)
+    scale = 1 / math.sqrt(D)
+    learns = mask is not None and mask.requires_grad
+    if sink is not None and q.device.type == "cpu" and not learns and not dropout_p:
+        v = F.pad(v, (0, q.size(3) - D))
+        return FlashWithSink.apply(q, k, v, sink, mask, scale)[..., :D]
+    if sink is not None:
+        front = (0, 0, 1, 0)
+        v = F.pad(v, front)
+        q = widen(q, sink[:, None, None] / scale)
+        k = widen(k, k.new_zeros(1, 1, 1, 1))
+        k = F.pad(k, front)
+        k[:, :, 0, -1] = 1
+        if mask is not None:
+            mask = F.pad(mask, (1, 0))
+        elif Q > 1:
+            q = F.pad(q, front)  # the sink's own query, so that the others see it
+    if q.size(3) > D:
+        v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
+    if mask is None:
+        y = F.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal=Q > 1, scale=scale)
+    elif mask.is_cuda or not learns:
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, scale=scale)
+    else:  # only CUDA's kernels have gradients for the mask
+        scores = (q * scale @ k.mT).add_(mask)
+        weights = F.dropout(scores.softmax(dim=-1), dropout_p)
+        y = weights @ v
+    return y[:, :, -Q:, :D]
+
+
+class FlashWithSink(torch.autograd.Function):
+    """`average` with sinks, faster on a CPU: its flash kernel also returns the logarithm of the sum of the exponentials
+    of a query's scores, to which a sink adds one exponential."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sink, mask, scale):
+        causal = mask is None and q.size(2) > 1
+        y, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        with_sink = torch.logaddexp(sums, sink[:, None])  # (B, H, Q)
+        y = y * (sums - with_sink).exp()[..., None].to(y.dtype)
+        ctx.save_for_backward(q, k, v, sink, mask, y, with_sink)
+        ctx.settings = causal, scale
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v, sink, mask, y, with_sink = ctx.saved_tensors
+        causal, scale = ctx.settings
+        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, y, with_sink, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        weight = (sink[:, None] - with_sink).exp()
+        grad_sink = -(weight * (grad * y).sum(-1)).sum((0, 2))
+        return *grads, grad_sink, None, None
 
 
 class KVCache:
@@ -489,6 +594,18 @@ def find_scheme(name):
     return SCHEMES[name]
 
 
+def make_scheme(config):
+    """The scheme of a config. ValueError if it has tables that would be saved, as only parameters are: loading one would
+    undo what other settings change in it."""
+    scheme = find_scheme(config.pos_scheme)(config)
+    for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):
+        raise ValueError(
+            f"pos_scheme={config.pos_scheme}: register the buffer {name} with persistent=False, or make it an "
+            "nn.Parameter"
+        )
+    return scheme
+
+
 class PositionScheme(nn.Module):
     """The hooks through which a scheme acts on the model. Here, each hook does nothing. A fixed table that `__init__`
     makes is a buffer with persistent=False, or an nn.Parameter with requires_grad=False."""
@@ -497,6 +614,7 @@ class PositionScheme(nn.Module):
     options = {}  # a further scheme's settings and their defaults, set as pos_options="name=value,…"
     no_decay = ()  # names of its parameters that get no weight decay
     gaps = True  # may there be gaps between positions?
+    shifted = False  # do its scores lack a constant per query, which cancels in a softmax without a sink?
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls
@@ -613,8 +731,11 @@ def scaled_theta(config):
     by s and leaves the fastest unchanged. bloc97 2023."""
     if config.rope_scaling != "ntk":
         return config.rope_theta
-    D = config.head_size
+    D = config.rotated
     return config.rope_theta * config.rope_factor ** (D / max(1, D - 2))  # a single pair has the same frequency anyway
+
+
+ROPE_SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
 
 
 def rope_frequencies(config, device):
@@ -625,31 +746,43 @@ def rope_frequencies(config, device):
     yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
     s, and interpolates between them with a ramp that is linear in the pair index, as in the authors' code (the paper's
     text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
+    llama3: keeps pairs that turn more than 4 times within the training length, slows pairs that turn less than once by
+    s, and interpolates between them, linearly in the number of turns. Llama 3.1 2024 (arXiv 2407.21783).
 
     Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
     (arXiv 2410.06205).
     """
-    D = config.head_size
+    D = config.rotated
     s = config.rope_factor
     theta = scaled_theta(config)
+    L = config.rope_block_size or config.block_size
     freqs = frequencies(D, device, theta)
     freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
+    freqs = F.pad(freqs, (0, (config.head_size - D) // 2))
+    size = 1.0
+    share = 0.0  # of the slowing that a pair gets
     if config.rope_scaling == "linear":
-        return freqs / s, 1.0
+        share = 1.0
+    if config.rope_scaling == "llama3":
+        turns = freqs * L / (2 * math.pi)  # within the training length
+        share = ((4 - turns) / (4 - 1)).clamp(0, 1)
     if config.rope_scaling == "yarn":
-        L = config.rope_block_size or config.block_size
 
         def pair_with(turns):  # the index of the pair that turns so many times within L
             return D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(theta))
 
-        low = max(0, math.floor(pair_with(32)))
-        high = min(D - 1, math.ceil(pair_with(1)))
-        pair = torch.arange(D // 2, device=device, dtype=freqs.dtype)
-        ramp = (pair - low) / max(high - low, 0.001)
-        ramp = ramp.clamp(0, 1)
-        size = 0.1 * math.log(s) + 1
-        return freqs * (1 - ramp) + freqs / s * ramp, size
-    return freqs, 1.0
+        low = pair_with(32)
+        high = pair_with(1)
+        if config.rope_truncate:
+            low = math.floor(low)
+            high = math.ceil(high)
+        low = max(0, low)
+        high = min(D - 1, high)
+        pair = torch.arange(len(freqs), device=device, dtype=freqs.dtype)
+        share = (pair - low) / max(high - low, 0.001)
+        share = share.clamp(0, 1)
+        size = config.rope_size or 0.1 * math.log(s) + 1
+    return freqs * (1 - share) + freqs / s * share, size
 
 
 def precompute_freqs_cis(pos, freqs, size=1.0):
@@ -673,21 +806,25 @@ class RoPE(PositionScheme, name="rope"):
 
     reads = (
         "rope_theta",
+        "rope_partial",
         "rope_fraction",
         "rope_scaling",
         "rope_factor",
         "rope_block_size",
+        "rope_truncate",
+        "rope_size",
     )
 
     @staticmethod
     def check(config):
-        D = config.head_size
-        if D % 2:
+        D = config.rotated
+        if D % 2 or not 2 <= D <= config.head_size:
             raise ValueError(
-                f"the head size n_embd/n_head = {config.n_embd}/{config.n_head} = {D} must be even for rope"
+                f"rope turns pairs of channels, not {D} channels: rope_partial={config.rope_partial} of the head size "
+                f"n_embd/n_head = {config.n_embd}/{config.n_head} = {config.head_size}"
             )
-        if config.rope_scaling not in ("none", "linear", "ntk", "yarn"):
-            raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: none, linear, ntk, yarn")
+        if config.rope_scaling not in ROPE_SCALINGS:
+            raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: {', '.join(ROPE_SCALINGS)}")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
         if not 2 / D <= config.rope_fraction <= 1:
@@ -734,6 +871,8 @@ class ALiBi(PositionScheme, name="alibi"):
     the rounding error is that of the score itself, 8e-4 at j = 65,536 for the steepest slope.
     """
 
+    shifted = True
+
     def __init__(self, config):
         super().__init__(config)
         slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None]
@@ -759,7 +898,29 @@ class ALiBi(PositionScheme, name="alibi"):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Checks of the settings
+# Kinds of layers, and checks of the settings
+
+
+# the fields that may differ from layer to layer
+KIND_FIELDS = ("pos_scheme", "pos_options", "window", "sink", "temperature", *RoPE.reads)
+
+
+def layer_kinds(config):
+    """The config of each layer: `layers`, repeated over the depth. ValueError if a kind of layer is invalid."""
+    if not config.layers:
+        return [config] * config.n_layer
+    kinds = []
+    try:
+        for settings, count in read_layers(GPTConfig, KIND_FIELDS, config.layers):
+            kind = config.kind(settings)
+            embeds = find_scheme(kind.pos_scheme).embed is not PositionScheme.embed
+            if embeds and kind.pos_scheme != config.pos_scheme:
+                raise ValueError(f"{kind.pos_scheme} acts on the embedding, so it cannot be the scheme of some layers")
+            kinds += [kind] * count
+    except ValueError as error:
+        raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
+    repeats = math.ceil(config.n_layer / len(kinds))
+    return (kinds * repeats)[: config.n_layer]
 
 
 def at_least(low, config, *names):
@@ -772,20 +933,16 @@ def at_least(low, config, *names):
 def check_config(c):
     """ValueError for settings that are invalid or do not fit together."""
     at_least(1, c, "block_size", "vocab_size", "n_layer", "n_head", "n_embd")
-    at_least(0, c, "window", "pos_init", "sinusoidal_size")
+    at_least(0, c, "window", "temperature", "pos_init", "sinusoidal_size")
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout={c.dropout} must lie in [0, 1)")
     if c.n_embd % c.n_head:
         raise ValueError(f"n_embd={c.n_embd} must be a multiple of n_head={c.n_head}")
-    if (c.pos_pattern + c.window_pattern).strip("01"):
-        raise ValueError(
-            f"pos_pattern={c.pos_pattern!r}, window_pattern={c.window_pattern!r} must consist of 1s and 0s"
-        )
+    if c.window != int(c.window) > 0:
+        raise ValueError(f"window={c.window} must be a number of tokens, or a share of block_size below 1")
 
     # the scheme and its own settings
     scheme = find_scheme(c.pos_scheme)
-    if "0" in c.pos_pattern and scheme.embed is not PositionScheme.embed:
-        raise ValueError(f"pos_pattern={c.pos_pattern!r}: {c.pos_scheme} acts on the embedding only")
     reserved = {name for cls in SCHEMES.values() for name in cls.reads}
     for name in sorted(reserved, reverse=True):  # rope_scaling before rope_factor
         if name not in scheme.reads and getattr(c, name) != getattr(GPTConfig, name):
@@ -793,3 +950,5 @@ def check_config(c):
             raise ValueError(f"{name} is an option of pos_scheme {readers}, not of {c.pos_scheme}")
     scheme.read_options(c)
     scheme.check(c)
+    if c.sink and scheme.shifted:
+        raise ValueError(f"{c.pos_scheme} cannot have a sink: it computes the scores of a query up to a constant")

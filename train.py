@@ -78,14 +78,12 @@ class TrainConfig(GPTConfig):
 
     def __post_init__(self):
         config.check_choices(self)
-        self.model_config(self.vocab_size or 1)  # checks the model's fields
+        model_config = self.model_config(self.vocab_size or 1)  # checks the model's fields
         at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
         at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
             at_least(self.block_size, self, "max_position")
-            self.check_positions(self.max_position, with_gaps=True)
-        if "0" in self.window_pattern and not self.window:
-            raise ValueError(f"window_pattern={self.window_pattern} has no effect without a window: add --window=N")
+            model_config.check_positions(self.max_position, with_gaps=True)
         check_project(self.wandb_project)
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
@@ -142,7 +140,7 @@ def train(cfg, run=None, source=None):
     compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
     step_model = torch.compile(model) if compiled else model
     if world.size > 1:
-        step_model = DistributedDataParallel(step_model, find_unused_parameters="0" in cfg.pos_pattern)
+        step_model = DistributedDataParallel(step_model, find_unused_parameters=bool(cfg.layers))
 
     # open the log
     log = RunLog(cfg, world.rank, checkpoint.segment, step)

@@ -15,6 +15,7 @@ import reprlib
 import runpy
 import sys
 import typing
+from fractions import Fraction
 from pathlib import Path
 
 PathName = typing.Annotated[str, Path]  # the type of a setting that may be a path: `~` is the home folder
@@ -116,6 +117,8 @@ def convert(key, given, types):
             value = value.capitalize()
         with contextlib.suppress(ValueError, SyntaxError):
             value = ast.literal_eval(value)
+        if float in types and re.fullmatch(r"[1-9]\d*/[1-9]\d*", str(value)) and Fraction(value) < 1:
+            value = float(Fraction(value))
     if float in types and type(value) is int:
         value = float(value)
     if int in types and type(value) is float and value.is_integer():  # 1e5
@@ -123,6 +126,25 @@ def convert(key, given, types):
     if type(value) not in types:
         raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(t.__name__ for t in types)}")
     return os.path.expanduser(value) if Path in types else value
+
+
+def read_layers(cls, names, text):
+    """Kinds of layers in a text such as "window=1/2 *3 | pos_scheme=none": a list of ({field of cls: value}, count). A
+    kind may set the fields `names`; a boolean as a bare word. ValueError for anything else."""
+    kinds = []
+    for part in text.split("|"):
+        settings = {}
+        count = 1
+        for word in part.split():
+            name, equals, value = word.partition("=")
+            if re.fullmatch(r"\*[1-9]\d*", word):
+                count = int(word[1:])
+            elif name in names:
+                settings[name] = convert(name, value if equals else True, types_of(cls, name))
+            else:
+                raise ValueError(f"{word} is neither a count, such as *3, nor one of: {', '.join(names)}")
+        kinds.append((settings, count))
+    return kinds
 
 
 def check_choices(cfg):

@@ -5,6 +5,4 @@ Best validation loss 1.10 nats (mean of five seeds), in three minutes on two cor
 """
 
 pos_scheme = "rope"
-pos_pattern = "1110"
-window = 64
-window_pattern = "1110"
+layers = "window=64 *3 | pos_scheme=none"

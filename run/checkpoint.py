@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from config import check_choices, checked
-from model import GPT, GPTConfig
+from config import check_choices, checked, read_layers
+from model import GPT, KIND_FIELDS, GPTConfig, find_scheme
 from run import files, foreign
 from run.device import DType
 
@@ -21,6 +21,7 @@ CALL_FIELDS = (
     "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
+STRETCHES = ("rope_scaling", "rope_factor", "rope_theta")
 VERSION = 1  # of the files; raise it when their content changes
 
 
@@ -29,7 +30,8 @@ class Overrides:
     """The device for evaluation and sampling, and what they may change in a trained model."""
 
     # changes to the trained model
-    window: int | None = None  # a query sees only the last `window` keys, in all layers; 0: all; default: as trained
+    window: int = 0  # a query sees only the last `window` keys, or fewer if its layer was trained so; 0: as trained
+    layers: str | None = None  # other kinds of layers, with the same weights
     rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
     rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
     rope_theta: float | None = None  # for a rope run: its base
@@ -39,6 +41,43 @@ class Overrides:
 
     def __post_init__(self):
         check_choices(self)
+
+
+def changes_of(kind, overrides, length, temperature):
+    """The settings that Overrides change in a kind of layer, for up to `length` tokens. A window only ever narrows."""
+    changes = {}
+    if overrides.window:
+        changes["window"] = min(overrides.window, kind.n_keys)
+    if temperature is not None:
+        changes["temperature"] = temperature
+    if can_stretch(kind):
+        scaling = overrides.rope_scaling or kind.rope_scaling
+        if overrides.rope_factor != "auto":
+            factor = float(overrides.rope_factor)
+        elif scaling == "none":
+            factor = 1.0
+        elif scaling == kind.rope_scaling:  # as trained, and more past block_size
+            factor = kind.rope_factor * max(1.0, length / kind.block_size)
+        else:
+            factor = max(1.0, length / (kind.rope_block_size or kind.block_size))
+        changes |= {"rope_scaling": scaling, "rope_factor": factor}
+        if overrides.rope_theta is not None:
+            changes["rope_theta"] = overrides.rope_theta
+    return {name: value for name, value in changes.items() if value != getattr(kind, name)}
+
+
+def write_layers(kinds):
+    """The text that read_layers reads as these kinds."""
+    parts = []
+    for settings, count in kinds:
+        words = [f"{name}={value}" for name, value in settings.items()]
+        parts.append(" ".join([*words, f"*{count}"]))
+    return " | ".join(parts)
+
+
+def can_stretch(kind):
+    """Is this a kind of layer with rope and without a window? With a window, it never meets a longer distance."""
+    return not kind.window and "rope_scaling" in find_scheme(kind.pos_scheme).reads
 
 
 @dataclass(frozen=True)
@@ -83,25 +122,26 @@ class Checkpoint:
         """The model, in evaluation mode. On a CPU it shares its memory with the checkpoint."""
         return GPT.from_weights(self.config, self.weights).to(device).eval()
 
-    def config_with(self, overrides, length):
-        """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
-        c = self.config
-        changed = {}
-        if overrides.window is not None:
-            changed |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
-        if overrides.rope_theta is not None:
-            changed["rope_theta"] = overrides.rope_theta
-        scaling = overrides.rope_scaling or c.rope_scaling
+    def config_with(self, overrides, length, temperature=None):
+        """The GPTConfig with Overrides and an attention temperature, for up to `length` tokens. ValueError if they do
+        not fit the model."""
         try:
-            if overrides.rope_factor != "auto":
-                factor = float(overrides.rope_factor)
-            elif scaling == "none":
-                factor = 1.0
-            elif scaling == c.rope_scaling:  # as trained, and more past block_size
-                factor = c.rope_factor * max(1.0, length / c.block_size)
-            else:
-                factor = max(1.0, length / (c.rope_block_size or c.block_size))
-            return replace(c, **changed, rope_scaling=scaling, rope_factor=factor)
+            c = self.config
+            if overrides.layers is not None:
+                c = replace(c, layers=overrides.layers)
+            if [kind.sink for kind in c.kinds] != [kind.sink for kind in self.config.kinds]:
+                raise ValueError("a model learns its sinks, so that layers cannot add or remove them")
+            stretch = [name for name in STRETCHES if getattr(overrides, name) != getattr(Overrides, name)]
+            if stretch and not any(map(can_stretch, c.kinds)):
+                flags = " ".join(f"--{name}={getattr(overrides, name)}" for name in stretch)
+                raise ValueError(f"{flags} stretches layers that have rope and no window: there are none")
+            kinds = []
+            for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
+                changes = changes_of(c.kind(settings), overrides, length, temperature)
+                kinds.append((settings | changes, count))
+            if c.layers:
+                return replace(c, layers=write_layers(kinds))
+            return c.kind(kinds[0][0])
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 

@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from model import PositionScheme
+
 
 class Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. One
@@ -15,7 +17,10 @@ class Optimizer:
     def __init__(self, model, cfg):
         self.cfg = cfg
         self.names = {p: name for name, p in model.named_parameters()}
-        exempt = {f"pos.{name}" for name in model.pos.no_decay}
+        exempt = set()
+        for prefix, module in model.named_modules():
+            if isinstance(module, PositionScheme):
+                exempt |= {f"{prefix}.{name}" for name in module.no_decay}
         muon = []
         decayed = []
         undecayed = []

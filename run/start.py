@@ -48,7 +48,7 @@ def settings_from(source, values):
 
     # another scheme: its own settings are not taken over
     if values.get("pos_scheme", scheme) != scheme:
-        for name in (*reads, "pos_options", "pos_pattern"):
+        for name in (*reads, "pos_options", "layers"):
             del settings[name]
         return settings
 
@@ -130,7 +130,7 @@ def initialise(model, source, dataset):
     messages = [f"initialised from {source.path}, step {source.step}"]
     for name, new in model.state_dict().items():
         old = weights.pop(name, None)
-        in_scheme = name.startswith("pos.")
+        in_scheme = name.startswith(("pos.", "pos_kinds."))
         if old is not None and old.shape == new.shape:
             new.copy_(old)
         elif old is None and in_scheme:
@@ -144,7 +144,7 @@ def initialise(model, source, dataset):
     if source.config.pos_scheme == model.config.pos_scheme:
         model.pos.start_from(source.config)
     for name in weights:
-        if not name.startswith("pos."):
+        if not name.startswith(("pos.", "pos_kinds.")):
             raise ValueError(f"{source.path} has weights that this model does not have, such as {name}")
         messages.append(f"{name} is not loaded")
     return messages

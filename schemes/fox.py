@@ -23,6 +23,7 @@ class FoX(PositionScheme, name="fox"):
     options = {"b": 0.0}
     reads = ("pos_init",)
     no_decay = ("b",)
+    shifted = True
 
     def __init__(self, config):
         super().__init__(config)

@@ -105,7 +105,7 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
     [
         {"pos_scheme": "t5"},
         {"window": 8},
-        {"pos_scheme": "rope", "pos_pattern": "10"},
+        {"pos_scheme": "rope", "layers": "pos_scheme=none"},
         {"qk_norm": True},
         {"pos_scheme": "alibi", "bias": True},
         {"pos_scheme": "rope", "rope_scaling": "yarn", "rope_fraction": 0.5},

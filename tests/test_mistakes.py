@@ -22,7 +22,6 @@ FLAGS = {  # flags that are valid without the mistake
 MISTAKES = [
     # the model
     (train.main, "--pos_scheme=ropes", "pos_scheme='ropes'"),
-    (train.main, "--pos_pattern=10", "pos_pattern"),
     (train.main, "--pos_init=-1", "pos_init=-1.0"),
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "'sise'"),
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size'"),
@@ -36,8 +35,17 @@ MISTAKES = [
     (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "n_embd/n_head"),
     (train.main, "--pos_scheme=sinusoidal --n_embd=15 --n_head=3", "n_embd=15"),
     (train.main, "--n_embd=10 --n_head=4", "n_head=4"),
-    (train.main, "--window_pattern=1x", "window_pattern='1x'"),
-    (train.main, "--window_pattern=10", "--window=N"),
+    (train.main, "--layers=windows=8", "windows=8"),
+    (train.main, "--layers=*0|window=8", "*0"),
+    (train.main, "--layers=window=8|pos_scheme=sinusoidal", "sinusoidal"),
+    (train.main, "--layers=window=2/1", "2/1"),
+    (train.main, "--layers=window=1.5", "window=1.5"),
+    (train.main, "--pos_scheme=rope --layers=rope_fraction=2", "rope_fraction=2.0"),
+    (train.main, "--layers=sink=2", "sink='2'"),
+    (train.main, "--pos_scheme=alibi --sink", "alibi"),
+    (eval_length.main, "{rope} --layers=sink", "sinks"),
+    (eval_length.main, "{rope} --layers=pos_scheme=t5", "pos_scheme=t5"),
+    (eval_length.main, "{alibi} --rope_scaling=yarn", "alibi"),
     (train.main, "--vocab_size=5", "vocab_size=5"),
     (train.main, "--init_from={rope} --n_embd=24", "transformer.wte.weight"),
     # the text and the run
@@ -63,7 +71,7 @@ MISTAKES = [
     (sample.main, "--start=é", "'é'"),
     (sample.main, "--top_p=0", "top_p=0.0"),
     (sample.main, "--stop", "--stop"),
-    (sample.main, "--rope_factor=much", "'much'"),
+    (sample.main, "--rope_factor=much", "much"),
     (sample.main, "--tokenizer=gpt4", "--tokenizer='gpt4'"),
     # evaluations
     (eval_length.main, "", "eval_length.py out/rope"),

@@ -22,8 +22,26 @@ import schemes
 from model import GPT, GPTConfig, KVCache, alibi_slopes, find_scheme, scheme_names
 
 ALL = scheme_names()
-PATTERNS = st.sampled_from(["", "10", "01"])
+LAYERS = st.sampled_from(
+    [
+        "",
+        "window=1",
+        "window=3 | window=8",
+        "window=1/4 |",
+        "pos_scheme=none |",
+        "| pos_scheme=none window=8",
+        "| pos_scheme=t5",
+        "sink",
+        "sink window=3 | temperature=.5",
+        "pos_scheme=fox temperature=1 | sink pos_scheme=cope",
+    ]
+)
 OPTIONS = {"t5": "size=16", "cope": "p_max=5", "scale_invariant": "tau=4"}  # other values than the defaults
+
+
+def without_sink(layers, scheme):
+    """The layers, without sinks if the scheme cannot have them."""
+    return layers.replace("sink", "") if find_scheme(scheme).shifted else layers
 
 
 def close(actual, expected, at_most):
@@ -99,9 +117,9 @@ def reference_householder(x, t, h, D, pos, layer):
     return w / w.norm(), 2 * beta.sigmoid()
 
 
-def option(model, default):
+def option(pos, default):
     """The value of a scheme's only option."""
-    _, _, value = model.config.pos_options.partition("=")
+    _, _, value = pos.config.pos_options.partition("=")
     return float(value or default)
 
 
@@ -112,13 +130,12 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
     n = p[i] - p[j]
     q_i = q[i, h]
     k_j = k[j, h]
-    pos = model.pos
+    pos = model.schemes[layer + 1]
     if scheme in ("rope", "ssmax"):
         q_i = reference_turn(q_i, p[i])
         k_j = reference_turn(k_j, p[j])
     if scheme == "ssmax":  # Nakanishi 2025, section 2
-        window = reference_window(model.config, layer)
-        visible = min(i + 1, window or i + 1)
+        visible = min(i + 1, reference_window(model.config, layer) or i + 1)
         q_i = q_i * pos.s[layer, h, 0, 0] * math.log(visible)
     if scheme == "path":  # Yang 2025, section 2: the product of the matrices between the two tokens
         for t in range(i, j, -1):
@@ -130,7 +147,7 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
             fast += 2
         q_i = torch.cat((reference_turn(q_i, p[i])[:fast], q_i[fast:]))
         k_j = torch.cat((reference_turn(k_j, p[j])[:fast], k_j[fast:]))
-        L = math.log(1 + n / option(model, 10))
+        L = math.log(1 + n / option(pos, 10))
         return math.sqrt(1 + 2 * L) * (q_i @ k_j) - 2 * L * math.sqrt(D)
     if scheme == "pope":  # Gopalakrishnan 2025, section 4
         score = torch.zeros(()).double()
@@ -153,14 +170,14 @@ def reference_bias(scheme, q, k, x, i, j, h, p, model, layer):
     """What is added to that score divided by sqrt(D)."""
     H, D = q.shape[1:]
     n = p[i] - p[j]
-    pos = model.pos
+    pos = model.schemes[layer + 1]
     match scheme:
         case "alibi":  # Press 2022, section 3
             return -reference_slopes(H)[h] * n
         case "t5":  # Raffel 2020, section 2.1
             last = reference_bucket(model.config.block_size - 1)  # that training reaches
             bucket = min(reference_bucket(n), last)
-            return option(model, 64) * pos.table[bucket, h]
+            return option(pos, 64) * pos.table[bucket, h]
         case "kerple":
             return reference_kerple(pos.r, n, h)
         case "fox":  # Lin 2025, equation 3: the product of the gates between the two tokens
@@ -175,7 +192,7 @@ def reference_bias(scheme, q, k, x, i, j, h, p, model, layer):
         case "cope":  # Golovneva 2024, equations 3 to 5
             q_i = q[i, h] / math.sqrt(D)
             gates = (k[j : i + 1, h] @ q_i).sigmoid()
-            count = min(option(model, 64), gates.sum().item())
+            count = min(option(pos, 64), gates.sum().item())
             low = math.floor(count)
             below = pos.e[layer, :, low]
             above = pos.e[layer, :, math.ceil(count)]
@@ -193,8 +210,8 @@ def reference_bias(scheme, q, k, x, i, j, h, p, model, layer):
 
 def reference_window(c, layer):
     """The window of a layer, 0: none."""
-    has_window = not c.window_pattern or (c.window_pattern * c.n_layer)[layer] == "1"
-    return c.window if has_window else 0
+    window = c.kinds[layer].window
+    return int(window * c.block_size) if 0 < window < 1 else window
 
 
 @torch.no_grad()
@@ -213,10 +230,9 @@ def reference_logits(model, idx, p=None):
 
     embedded = [reference_embedding(c.pos_scheme, c.n_embd, at, model) for at in p]
     x = sd["transformer.wte.weight"][idx] + torch.stack(embedded)
-    for layer in range(c.n_layer):
+    for layer, kind in enumerate(c.kinds):
         name = f"transformer.h.{layer}"
-        has_scheme = not c.pos_pattern or (c.pos_pattern * c.n_layer)[layer] == "1"
-        scheme = c.pos_scheme if has_scheme else "none"
+        sink = sd.get(f"{name}.attn.sink", torch.full((c.n_head,), -torch.inf).double())
         window = reference_window(c, layer) or T
         normed = norm(x, f"{name}.ln_1")
         qkv = linear(normed, f"{name}.attn.c_attn")
@@ -228,12 +244,13 @@ def reference_logits(model, idx, p=None):
         for h in range(c.n_head):
             for i in range(T):
                 seen = range(max(0, i - window + 1), i + 1)
-                scores = []
+                temperature = 1 + kind.temperature * math.log(1 + p[i] // c.block_size)
+                scores = [sink[h]]
                 for j in seen:
-                    inputs = scheme, q, k, normed, i, j, h, p, model, layer
+                    inputs = kind.pos_scheme, q, k, normed, i, j, h, p, model, layer
                     score = reference_score(*inputs) / math.sqrt(q.size(-1))
-                    scores.append(score + reference_bias(*inputs))
-                out[i, h] = torch.stack(scores).softmax(0) @ v[seen, h]
+                    scores.append(temperature * (score + reference_bias(*inputs)))
+                out[i, h] = torch.stack(scores).softmax(0)[1:] @ v[seen, h]
         x = x + linear(out.flatten(1), f"{name}.attn.c_proj")
         inner = linear(norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")
         inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
@@ -246,17 +263,13 @@ def reference_logits(model, idx, p=None):
     n_head=st.integers(1, 4),
     half=st.integers(1, 4),
     T=st.integers(1, 30),
-    window=st.sampled_from([0, 0, 1, 3, 8]),
-    pos_pattern=PATTERNS,
-    window_pattern=PATTERNS,
+    layers=LAYERS,
     qk_norm=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_model_equals_slow_reference(scheme, n_head, half, T, window, pos_pattern, window_pattern, qk_norm, seed):
+def test_model_equals_slow_reference(scheme, n_head, half, T, layers, qk_norm, seed):
     settings = dict(n_head=n_head, n_embd=2 * n_head * half, block_size=20, qk_norm=qk_norm)
-    settings |= dict(window=window, window_pattern=window_pattern)
-    if scheme in RELATIVE:
-        settings["pos_pattern"] = pos_pattern
+    settings["layers"] = without_sink(layers, scheme)
     if seed % 2:
         settings["pos_options"] = OPTIONS.get(scheme, "")
     model = build(scheme, seed, **settings)
@@ -322,13 +335,13 @@ def test_gradients_reach_every_parameter(scheme):
 @given(
     chunks=st.lists(st.integers(1, 150), min_size=2, max_size=4),
     window=st.sampled_from([0, 1, 5, 100, 128, 400]),
-    window_pattern=st.sampled_from(["", "10"]),
+    layers=st.sampled_from(["", "| window=0", "sink", "temperature=.5 | pos_scheme=none window=9"]),
     seed=st.integers(0, 99),
 )
-def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, window_pattern, seed):
+def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, layers, seed):
     """It makes no difference either if the last layer computes only the last tokens."""
     T = sum(chunks)
-    model = build(scheme, seed, block_size=T, window=window, window_pattern=window_pattern)
+    model = build(scheme, seed, block_size=T, window=window, layers=without_sink(layers, scheme))
     idx = tokens(model, 2, T, seed)
     whole = model.hidden(idx)
     cache = KVCache()
@@ -338,7 +351,7 @@ def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, win
     last = (chunks[-1] + 1) // 2
     close(model.hidden(final, cache, last), whole[:, -last:], 1e-5)
     torch.testing.assert_close(model.hidden(idx, last=last), whole[:, -last:])
-    if window and not window_pattern:  # memory grows with the window and the chunks, not with the text
+    if window and not layers:  # memory grows with the window and the chunks, not with the text
         for buffer, _ in cache.buffers.values():
             assert buffer.size(2) <= 2 * (window + max(chunks))
 
@@ -407,7 +420,7 @@ def randn(*shape):
 
 def attended(scheme, q, k, v, pos):
     """Attention at pos (T,) of q and k (not yet rotated) and v, all (B, H, T, D), made from some x (B, T, C)."""
-    positions = M.Positions(0, math.inf, scheme, scheme.prepare(pos, pos), pos, pos)
+    positions = M.Positions(0, math.inf, None, scheme, scheme.prepare(pos, pos), pos, pos)
     x = q.transpose(1, 2).flatten(-2)
     q, k = scheme.rotate(q, k, x, positions.prepared, 0, {})
     return M.attend(q, k, v, positions, 0.0)

@@ -48,7 +48,9 @@ def test_every_scheme_trains(run_tiny, scheme):
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("flag", ["--optimizer=adamw", "--max_position=300", "--dropout=0.3", "--pos_pattern=0"])
+@pytest.mark.parametrize(
+    "flag", ["--optimizer=adamw", "--max_position=300", "--dropout=0.3", "--layers=pos_scheme=none"]
+)
 def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatch, flag, capsys):
     flags = ["--pos_scheme=t5", flag, "--max_iters=8", "--log_interval=1", "--warmup_iters=8"]
     whole = run_tiny("whole", *flags)

@@ -124,8 +124,10 @@ def to_hugging_face(model, eot):
     c = model.config
     if c.pos_scheme not in ARCHITECTURES:
         raise ValueError(f"cannot export pos_scheme={c.pos_scheme}, only {', '.join(ARCHITECTURES)}")
-    if c.window or "0" in c.pos_pattern or c.qk_norm:
-        raise ValueError("cannot export a window, a pos_pattern or qk_norm: Hugging Face has no such architecture")
+    if c.window or c.layers or c.sink or c.temperature or c.qk_norm:
+        raise ValueError(
+            "cannot export a window, layers, a sink, a temperature or qk_norm: Hugging Face has no such architecture"
+        )
     transformers = import_transformers()
     shared = {
         "vocab_size": c.vocab_size,
