@@ -10,6 +10,7 @@ def script(main):
     """Runs main(argv) and exits with its status. A mistake (ValueError or OSError) and a missing optional package
     print one line, and the status is 2. After a signal the process dies of that signal, so that a shell's loop over
     runs ends as well."""
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files, and a notebook's backend may be missing here
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes `?`
     try:
