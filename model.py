@@ -48,6 +48,7 @@ class GPTConfig:
     pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
     window: int = 0  # a query sees only the last `window` keys; 0: all
     window_pattern: str = ""  # 1s and 0s, repeated over the layers: 1110 removes the window from every fourth layer
+    wide_window: int = 0  # the window of the layers that window_pattern leaves out; 0: none
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
     rope_theta: float = 10000.0  # rope's base
     rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
@@ -70,7 +71,7 @@ class GPTConfig:
     @property
     def windows(self):
         """How many keys a query sees in each layer; infinite without a window."""
-        return self.per_layer(self.window_pattern, self.window or math.inf, math.inf)
+        return self.per_layer(self.window_pattern, self.window or math.inf, self.wide_window or math.inf)
 
     @property
     def max_positions(self):
@@ -772,7 +773,7 @@ def at_least(low, config, *names):
 def check_config(c):
     """ValueError for settings that are invalid or do not fit together."""
     at_least(1, c, "block_size", "vocab_size", "n_layer", "n_head", "n_embd")
-    at_least(0, c, "window", "pos_init", "sinusoidal_size")
+    at_least(0, c, "window", "wide_window", "pos_init", "sinusoidal_size")
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout={c.dropout} must lie in [0, 1)")
     if c.n_embd % c.n_head:

@@ -29,7 +29,7 @@ class Overrides:
     """The device for evaluation and sampling, and what they may change in a trained model."""
 
     # changes to the trained model
-    window: int | None = None  # a query sees only the last `window` keys, in all layers; 0: all; default: as trained
+    window: int = 0  # in no layer does a query see more than the last `window` keys; 0: as trained
     rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
     rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
     rope_theta: float | None = None  # for a rope run: its base
@@ -86,9 +86,8 @@ class Checkpoint:
     def config_with(self, overrides, length):
         """The GPTConfig with Overrides applied, for up to `length` tokens. ValueError if they do not fit the model."""
         c = self.config
-        changed = {}
-        if overrides.window is not None:
-            changed |= {"window": overrides.window, "window_pattern": ""}  # the window is meant for all layers
+        n = overrides.window  # it only narrows: no layer sees more than it was trained to
+        changed = {name: min(n, getattr(c, name) or n) for name in ("window", "wide_window") if n}
         if overrides.rope_theta is not None:
             changed["rope_theta"] = overrides.rope_theta
         scaling = overrides.rope_scaling or c.rope_scaling
