@@ -34,6 +34,7 @@ from model import PositionScheme, at_least, find_scheme
 from run import files, tracking
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
+from run.drawing import save_picture
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
@@ -150,9 +151,9 @@ def scheme_source(model_config):
     return [inspect.getsource(modules[name]) for name in sorted(modules)]
 
 
-def measure(cfg, protocol, run, dataset, blocks):
+def measure(cfg, protocol, run, dataset, blocks, keep=True):
     """What each job yields, {name: array}, and whether anything was computed. What the run's folder already has is not
-    computed again; the rest is saved there job by job."""
+    computed again; the rest is saved there job by job, if `keep`."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
     trained = run.config.block_size
@@ -177,27 +178,33 @@ def measure(cfg, protocol, run, dataset, blocks):
         for job, length in missing.items():
             model.override(run.config_with(cfg, length, cfg.temperature))
             arrays |= protocol.measure(job, length, scorer, blocks, trained)
-            write_arrays(path, blocks, arrays, inputs=json.dumps(inputs))
+            if keep:
+                write_arrays(path, blocks, arrays, inputs=json.dumps(inputs))
     return arrays, True
 
 
-def measure_line(cfg, protocol, dataset, blocks, runs):
-    """The Line of runs {name: Checkpoint} that differ only in their seed, and whether anything was computed."""
+def measure_line(cfg, protocol, dataset, blocks, unlogged, runs):
+    """The Line of runs {name: Checkpoint} that differ only in their seed. If anything was computed, the file `unlogged`
+    says so."""
     measured = []
-    is_new = False
     for name, run in runs.items():
         start = time.perf_counter()
-        with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
-            arrays, computed = measure(cfg, protocol, run, dataset, blocks)
+        try:
+            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+                arrays, computed = measure(cfg, protocol, run, dataset, blocks)
+        except OSError as error:  # a read-only folder, or a full disk
+            print(f"note: new losses of {name} are not kept: {error}")
+            arrays, computed = measure(cfg, protocol, run, dataset, blocks, keep=False)
         took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
         print(f"{name}: {took}", flush=True)
         measured.append(arrays)
-        is_new |= computed
+        if computed:
+            unlogged.touch()
     jobs = set.intersection(*map(set, measured))
     arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
     group = list(runs.values())
     model_config = group[0].config_with(cfg, protocol.longest, cfg.temperature)
-    return Line.of_runs(group, model_config, protocol, dataset, blocks, arrays), is_new
+    return Line.of_runs(group, model_config, protocol, dataset, blocks, arrays)
 
 
 def inputs_of(cfg, items):
@@ -207,17 +214,17 @@ def inputs_of(cfg, items):
     return {"runs": [str(item.folder.resolve()) for item in items], "settings": settings}
 
 
-def publish(cfg, protocol, dataset, group, results, picture):
-    """Logs the results to wandb, a run for each."""
+def publish(cfg, protocol, dataset, run, results):
+    """Logs the results to wandb, a run for each, in the group of this run. Returns whether wandb took everything."""
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
     names = {
         "project": cfg.wandb_project,
-        "group": group or Path(dataset.name).name,
+        "group": run.settings.get("wandb_group") or Path(dataset.name).name,
         "job_type": "eval_length",
         "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
     }
-    tracking.publish(charts(protocol, results, picture, x), cfg.wandb_mode, {protocol.stem: x}, names)
+    return tracking.publish(charts(protocol, results, x), cfg.wandb_mode, {protocol.stem: x}, names)
 
 
 def main(argv):
@@ -231,34 +238,33 @@ def main(argv):
     check_runs(cfg, protocol, runs)
     check_kept(cfg, protocol, blocks, kept)
     groups = group_seeds(runs)
-    paths = {}
-    if cfg.keep:
-        for name, group in groups.items():
-            paths[name] = path_to_keep(cfg, name, [*group.values()])
+    paths = {name: path_to_keep(cfg, name, [*group.values()]) for name, group in groups.items() if cfg.keep}
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
     note_differences(runs, kept, cfg.keep)
 
+    # what is new stays unlogged, also in further calls, until wandb has taken it
+    inputs = inputs_of(cfg, (runs | kept).values())
+    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
+    unlogged = base.with_suffix(".unlogged")
     try:
-        measured = {name: measure_line(cfg, protocol, dataset, blocks, group) for name, group in groups.items()}
+        lines = {name: measure_line(cfg, protocol, dataset, blocks, unlogged, group) for name, group in groups.items()}
     except KeyboardInterrupt:
         print("\nstopped; finished measurements are saved, and the same command resumes", flush=True)
         raise
-    lines = {name: line for name, (line, _) in measured.items()} | kept
+    lines |= kept
     results = {name: result_of(protocol, line) for name, line in lines.items()}
 
-    # show, keep, draw and log
+    # show, keep, log and draw
     print_report(protocol, lines, results, dataset, blocks)
     for name, path in paths.items():
         lines[name].write(path)
         print(f"kept      {path}.npz (seeds {', '.join(str(run['seed']) for run in lines[name].runs)})")
-    inputs = inputs_of(cfg, (runs | kept).values())
-    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
     write_numbers(base.with_suffix(".json"), inputs, protocol, results, dataset, blocks)
-    draw(protocol, results, "; ".join([f"text: {dataset.name}", *cfg.changes()])).savefig(base.with_suffix(".png"))
-    print(f"picture   {base}.png\nnumbers   {base}.json; the losses of each block: .npz files in the run folders")
-    if any(is_new for _, is_new in measured.values()):
-        group = next(iter(runs.values())).settings.get("wandb_group")
-        publish(cfg, protocol, dataset, group, results, f"{base}.png")
+    print(f"numbers   {base}.json; the losses of each block: .npz files in the run folders")
+    if unlogged.exists() and publish(cfg, protocol, dataset, next(iter(runs.values())), results):
+        unlogged.unlink(missing_ok=True)
+    words = [f"text: {dataset.name}", *cfg.changes()]
+    print(save_picture("picture", base.with_suffix(".png"), draw, protocol, results, words))
     return 0
 
 

@@ -56,10 +56,9 @@ class Protocol:
 
     def choose_block_tokens(self, given):
         """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
-        largest = self.lengths[0] // self.blocks_in_shortest
-        if largest < max(1, given):
-            least = self.blocks_in_shortest * max(1, given)
-            raise ValueError(f"block_tokens={given}: the shortest length, {self.lengths[0]}, must be at least {least}")
+        largest = max(1, self.lengths[0] // self.blocks_in_shortest)
+        if largest < given:
+            raise ValueError(f"block_tokens={given}: at most {largest}, since the shortest length is {self.lengths[0]}")
         return given or min(BLOCK_TOKENS, largest)
 
     def settings(self):
@@ -140,14 +139,11 @@ def signed(mean, width):
     return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
 
 
-def doublings(first, last):
-    """first, its double, and so on, up to last."""
-    return [first * 2**i for i in range((last // first).bit_length())]
-
-
 def choose_lengths(given, training_lengths):
-    """The context lengths, ascending. They always include the training lengths, because Δ is measured from there."""
-    lengths = doublings(max(4, min(training_lengths) // 4), 16 * max(training_lengths))
+    """The context lengths, ascending. They always include the training lengths, because Δ is measured from there. The
+    default is every training length times 1/4, 1/2, … 16, where that is a whole number of at least 4."""
+    quarters = {n * 2**k for n in training_lengths for k in range(7)}
+    lengths = [n // 4 for n in quarters if n % 4 == 0 and n >= 16]
     if given:
         lengths = [int(n) if n.isdecimal() else 0 for n in given.split(",")]
         if lengths[0] < 1 or sorted(set(lengths)) != lengths or lengths[-1] > 2**24:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from data import tuning_part
-from evaluation.protocols import Protocol, doublings
+from evaluation.protocols import Protocol
 from evaluation.statistics import wilson
 from evaluation.windows import Blocks
 
@@ -93,7 +93,8 @@ class Recall(Protocol, name="recall", stem="recall"):
         return Blocks(*choose_questions(dataset, self.longest, self.blocks, self.seed))
 
     def shown(self):
-        return doublings(NEAREST, self.longest // 2)
+        n = self.longest // 2 // NEAREST
+        return [NEAREST * 2**i for i in range(n.bit_length())]
 
     def jobs(self, trained, limit):
         """One for each distance, with contexts that are just long enough."""

@@ -151,11 +151,11 @@ def write_numbers(path, inputs, protocol, results, dataset, blocks):
 
 
 def draw(protocol, results, words):
-    """The picture: for each panel a line with its interval per result, and a thin line per seed. Its title has `words`.
-    Kept results beside other runs are in the background: thin, with neither."""
+    """The picture: for each panel a line with its interval per result, and a thin line per seed. Its title has the
+    words. Kept results beside other runs are in the background: thin, with neither."""
     n = len(protocol.panels)
     question = protocol.question[0].upper() + protocol.question[1:]
-    title = f"{textwrap.fill(question, 100)}\n{words}"
+    title = f"{textwrap.fill(question, 100)}\n{'; '.join(words)}"
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     kept = {name for name, result in results.items() if result["kept"]}
     background = kept if len(kept) < len(results) else set()
@@ -182,9 +182,9 @@ def draw_panel(axes, protocol, results, key, background):
         values = result["values"][key]
         lengths = list(values)
         means = [value["mean"] for value in values.values()]
-        is_whole = shown[-1] in values
-        label = name if is_whole else f"{name} (undefined past {max(lengths, default=0):,})"
-        labels.append((label, style["color"], (lengths[-1], means[-1]) if is_whole else None))
+        longest = max(result["values"]["loss"], default=0)
+        label = name if longest == shown[-1] else f"{name} (undefined past {longest:,})"
+        labels.append((label, style["color"], (longest, means[-1]) if shown[-1] in values else None))
         if name in background:
             axes.plot(lengths, means, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})
             continue
@@ -205,9 +205,8 @@ def draw_panel(axes, protocol, results, key, background):
     return labels
 
 
-def charts(protocol, results, picture, x):
-    """What wandb shows, as tracking.publish takes it: a run for each result, so that they share their charts against x,
-    and the picture in the first of them."""
+def charts(protocol, results, x):
+    """What wandb shows, as tracking.publish takes it: a run for each result, so that they share charts against x."""
     runs = {}
     for name, result in results.items():
         about = {key: value for key, value in result.items() if key != "values"}
@@ -216,6 +215,4 @@ def charts(protocol, results, picture, x):
             for n, value in result["values"][key].items():
                 rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
         runs[name] = about, rows
-    _, first_rows = next(iter(runs.values()))
-    first_rows.append({"image": {f"{protocol.stem}/picture": str(picture)}})
     return runs

@@ -15,6 +15,7 @@ def script(main):
             stream = open(os.devnull, "r+")
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files, and a notebook's backend may be missing here
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes `?`
     try:

@@ -107,7 +107,7 @@ def resume(run, cfg, model, optimizer, dataset):
 
 def changed_settings(run, cfg, dataset):
     """The settings that resuming a run changes, {name: new value}. ValueError if it is another run."""
-    old = run.settings | {"prepared text": run.dataset_hash[:8]}
+    old = vars(run.config) | run.settings | {"prepared text": run.dataset_hash[:8]}
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
     fixed = [name for name in changed if name in vars(run.config) or name in FIXED]

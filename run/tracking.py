@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from run import files
+from run.drawing import save_picture
 from run.script import silence_stdout
 
 WandbMode = Literal["auto", "online", "offline", "disabled"]
@@ -98,23 +99,19 @@ class RunLog:
         self.say(
             f"{step - pace.first} steps in {format_seconds(pace.seconds())}",
             f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
-            f"curve     {self.folder}/loss.png",
             f"sample    python sample.py {self.quoted}",
             f"evaluate  python eval_length.py {self.quoted}",
         )
 
     def close(self):
         """Draws loss.png and waits for wandb."""
-        try:
-            draw_losses(self.folder)
-        except Exception as error:  # a full disk, or no matplotlib
-            self.say(f"cannot draw {self.folder}/loss.png: {' '.join(str(error).split())[:200]}")
+        self.say(save_picture("curve", self.folder / "loss.png", draw_losses, self.folder))
         if self.process:
             finish_wandb(self.process, PATIENCE)
 
 
 def draw_losses(folder):
-    """Draws the losses in metrics.jsonl as loss.png."""
+    """A figure of the losses in metrics.jsonl."""
     from matplotlib.figure import Figure  # slow to import, so only here
 
     figure = Figure(layout="constrained")
@@ -125,8 +122,7 @@ def draw_losses(folder):
         axes.plot([row["step"] for row in logged], [row[key] for row in logged], ".-", label=key)
     axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.legend()
-    with files.replacing(folder / "loss.png") as f:
-        figure.savefig(f, format="png")
+    return figure
 
 
 @dataclass
@@ -200,8 +196,8 @@ def finish_wandb(process, patience):
 
 
 def publish(runs, mode, axes, init):
-    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. A row {"image": {key:
-    path}} is a picture. For axes and init, see start_wandb."""
+    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. For axes and
+    init, see start_wandb. Returns whether wandb took everything."""
     with tempfile.TemporaryDirectory() as folder:
         logs = []
         for name, (settings, rows) in runs.items():
@@ -210,5 +206,7 @@ def publish(runs, mode, axes, init):
             id = f"{name}-{init['id']}"
             logs.append((str(path), 0, {"id": id, "config": init["config"] | settings}))
         process = start_wandb(mode, axes, init, logs)
-        if process:
-            finish_wandb(process, PATIENCE * len(runs))
+        if not process:
+            return False
+        finish_wandb(process, PATIENCE * len(runs))
+        return process.returncode == 0

@@ -60,10 +60,7 @@ def main(stdin, mode, axes, init, logs):
         run = start(wandb, mode, axes, init | more, f"-{batch}-{n}")
         for line in follow(path, offset, waiting):
             with contextlib.suppress(ValueError):  # half a line, left by a full disk
-                row = json.loads(line)
-                if "image" in row:
-                    row = {key: wandb.Image(path) for key, path in row["image"].items()}
-                run.log(row)
+                run.log(json.loads(line))
         if run.settings._offline:
             mode = "offline"  # the network is tried once
         charts = run.url if len(logs) == 1 else run.project_url

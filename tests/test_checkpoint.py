@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 import sample
 from data.tokenizers import CharTokenizer
 from model import GPT, GPTConfig
-from run.checkpoint import VERSION, Checkpoint, load_checkpoint
+from run.checkpoint import VERSION, Checkpoint, Overrides, load_checkpoint
 
 HEAD = "lm_head.weight"
 
@@ -53,6 +54,24 @@ def test_the_hash_depends_on_weights_and_config_only(trained):
     assert replace(checkpoint, step=9, path="elsewhere").hash == checkpoint.hash
     assert replace(checkpoint, config=replace(checkpoint.config, window=8)).hash != checkpoint.hash
     assert replace(checkpoint, weights=checkpoint.weights | {HEAD: torch.zeros(2)}).hash != checkpoint.hash
+
+
+@pytest.mark.parametrize(
+    "trained, given, expected",
+    [
+        ({}, 6, [6, 6, 6]),
+        ({"window": 8}, 6, [6, 6, 6]),
+        ({"window": 8}, 9, [8, 8, 8]),
+        ({"window": 8}, 0, [8, 8, 8]),
+        ({"window": 8, "window_pattern": "10"}, 9, [8, 9, 8]),
+        ({"window": 8, "window_pattern": "10"}, 6, [6, 6, 6]),
+        ({"window": 8, "window_pattern": "10"}, 0, [8, math.inf, 8]),
+        ({"window": 8, "window_pattern": "10", "wide_window": 12}, 99, [8, 12, 8]),
+    ],
+)
+def test_a_window_only_narrows(trained, given, expected):
+    checkpoint = Checkpoint({}, GPTConfig(n_layer=3, **trained), step=0)
+    assert checkpoint.config_with(Overrides(window=given), 64).windows == expected
 
 
 @pytest.mark.parametrize(

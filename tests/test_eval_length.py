@@ -1,10 +1,12 @@
 import io
+import os
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -111,6 +113,16 @@ def test_a_picture_shades_around_what_it_draws(seeds, evaluate, protocol, monkey
         assert a < mean < b
 
 
+def test_a_label_says_where_the_loss_ends_and_a_run_trained_at_the_last_length_is_whole(
+    runs, trained, evaluate, monkeypatch
+):
+    labels = []
+    monkeypatch.setattr("evaluation.report.label_ends", lambda axes, ends, bold: labels.extend(end[0] for end in ends))
+    longer = trained("alibi", block_size=32)
+    evaluate(runs / "learnable", longer, "--protocol=context", "--lengths=16,32")
+    assert labels == ["learnable (undefined past 16)", "alibi"] * 3
+
+
 def test_scalings_and_a_window(runs, evaluate):
     plain = losses(evaluate(runs / "rope"), "rope")
     for scaling in ("linear", "ntk", "yarn"):  # auto: nothing is scaled up to the training length
@@ -126,7 +138,7 @@ def test_a_run_of_very_short_windows_is_measured_without_further_flags(trained, 
     assert list(losses(evaluate(trained("alibi", block_size=8)), "alibi")) == [4, 8, 16, 32, 64, 128]
 
 
-def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, evaluate, tmp_path, monkeypatch):
+def test_wandb_has_the_curves_of_all_runs(runs, evaluate, tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.chdir(tmp_path)
     results = evaluate(runs / "sinusoidal", runs / "learnable", "--seed=3", "--wandb_mode=offline")
@@ -137,12 +149,43 @@ def test_wandb_has_the_curves_of_all_runs_and_the_picture(runs, evaluate, tmp_pa
         for key in ("loss", "delta"):
             curve = {row["x/context"]: row[f"length/{key}"] for row in rows if f"length/{key}" in row}
             assert curve == pytest.approx(losses(results, name, key))
-        assert any("length/picture.path" in row for row in rows) == (name == "sinusoidal")
         assert any(record.get("metric", {}).get("step_metric") == "x/context" for record in records)
 
 
 # ----------------------------------------------------------------------------------------------------------
 # Measurements are not repeated, lost or mixed up
+
+
+@pytest.mark.parametrize("failing", ["run.files.locked", "eval_length.write_arrays"])
+def test_a_run_is_measured_also_where_nothing_can_be_kept(failing, runs, evaluate, monkeypatch):
+    before = evaluate(runs / "rope", "--seed=31").runs
+    names = sorted(runs.glob("rope/*"))
+    monkeypatch.setattr(failing, mock.Mock(side_effect=OSError(30, "Read-only")))
+    out = evaluate(runs / "rope", "--seed=32").out
+    assert out.count("Read-only") == 1 and "rope: 0:0" in out and names == sorted(runs.glob("rope/*"))
+    monkeypatch.setattr(SCORE, None)
+    assert evaluate(runs / "rope", "--seed=31").runs == before
+
+
+def test_what_was_measured_is_kept_and_logged_before_it_is_drawn(runs, evaluate, tmp_path, monkeypatch):
+    logged = []
+    outcomes = iter([False, True])
+    keep = f"--keep={tmp_path}/kept"
+
+    def publish(charts, *rest):
+        assert (tmp_path / "kept" / "rope.npz").exists()
+        logged.extend(charts)
+        return next(outcomes)
+
+    def fail(*args):
+        assert logged
+        raise RuntimeError("no\nlatex")
+
+    monkeypatch.setattr(eval_length.tracking, "publish", publish)
+    monkeypatch.setattr(eval_length, "draw", fail)
+    for n in (1, 2, 2):  # the first call does not reach wandb, and the third has nothing to log
+        assert "cannot draw" in evaluate(runs / "rope", "--seed=33", keep).out.splitlines()[-1]
+        assert logged == ["rope"] * n
 
 
 def test_nothing_is_measured_twice(runs, evaluate, monkeypatch):
@@ -190,10 +233,13 @@ def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, evaluate, 
 
 def test_two_evaluations_of_one_run_wait_for_each_other(runs, tmp_path):
     command = [sys.executable, eval_length.__file__, runs / "rope", "--blocks=5", f"--results_dir={tmp_path}"]
+    foreign = os.environ | {"MPLBACKEND": "module://of_a_notebook", "MATPLOTLIBRC": str(tmp_path)}
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True")
     with files.locked(runs / "rope", ".evaluation.lock"):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, env=foreign, stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline().startswith("waiting")
-    assert "rope: 0:0" in process.communicate()[0] and process.returncode == 0
+    out = process.communicate()[0]
+    assert "rope: 0:0" in out and "picture " in out and process.returncode == 0
 
 
 def test_a_run_that_is_trained_while_it_is_measured_is_not_mixed_up(trained, evaluate, tmp_path, monkeypatch):

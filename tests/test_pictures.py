@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
 from conftest import build
+from matplotlib import font_manager
 
 from benchmark.pictures import draw_seeing
-from evaluation.pictures import COLORS, scheme_styles, spread
+from evaluation.pictures import COLORS, figure_of, scheme_styles, spread
 from model import alibi_slopes, scheme_names
+from run.drawing import save_picture
 from tools import pictures
 
 
@@ -47,6 +50,34 @@ def test_one_command_draws_everything_and_ignores_other_folders(trained, tmp_pat
     drawn = {path.stem for path in Path("results/schemes").glob("*.png")}
     assert drawn == {"sinusoidal", "rope", "t5", "scores"}
     draw_seeing().savefig(tmp_path / "seeing.png")
+
+
+@pytest.mark.parametrize("settings", [{"text.usetex": True}, {"font.family": ["Missing"]}])
+@pytest.mark.parametrize("name", ["$", "a$x$", "$\\frac{$ 5%", "a\n\\$b"])
+def test_no_setting_and_no_name_spoils_a_picture(settings, name, tmp_path, caplog):
+    def draw(title):
+        figure, (axes,) = figure_of(1, title)
+        axes.plot([1], label=title)
+        texts = [figure.suptitle(title), axes.legend().texts[0]]
+        assert not any(text.get_parse_math() or text.get_usetex() for text in texts)
+        return figure
+
+    with matplotlib.rc_context(settings):
+        assert save_picture("picture", tmp_path / "a.png", draw, name) == f"picture   {tmp_path}/a.png"
+        assert matplotlib.rcParams.items() >= settings.items()
+    assert not caplog.records
+
+
+def test_a_font_is_found_for_a_name_or_one_line_says_that_there_is_none(tmp_path, monkeypatch):
+    def warns(name):
+        message = save_picture("picture", tmp_path / "a.png", lambda title: figure_of(1, title)[0], name)
+        return "may look wrong" in message
+
+    fonts = font_manager.fontManager
+    assert not warns("out/ℊ⌚")  # STIX, which comes with matplotlib, has them
+    own = [font for font in fonts.ttflist if font.name == "DejaVu Sans" or "LastResort" in font.fname]
+    monkeypatch.setattr(fonts, "ttflist", own)
+    assert warns("out/ℊ⌚") and not warns("out/Δ")
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():

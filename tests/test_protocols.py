@@ -49,6 +49,14 @@ def known():
     return measure
 
 
+@pytest.mark.parametrize("trained, first", [(2, 2), (3, 3), (8, 4), (30, 15), (31, 31), (100, 25)])
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_default_lengths_are_doubled_up_to_16_times_the_training_length(name, trained, first):
+    lengths = protocol_of(name, 10**5, trained).lengths
+    assert lengths == [first * 2**i for i in range(len(lengths))]
+    assert trained in lengths and lengths[-1] == 16 * trained
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name, known):
     def f(p):

@@ -13,6 +13,7 @@ import data
 from evaluation.pictures import figure_of, mark_training_length, scheme_styles
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
+from run.drawing import save_picture
 from run.script import script
 
 BASELINE = dict(block_size=128, n_layer=4, n_head=4, n_embd=128)  # for pictures that need no run
@@ -85,6 +86,7 @@ def mean_score_by_distance(model, tokens):
 def draw_by_distance(named, title, ylabel, lengths):
     figure, (axes,) = figure_of(1, title, width=8, height=5)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
     curves(axes, named, first=1, xlabel="distance + 1 (tokens)", ylabel=f"{ylabel} (nats)")
     axes.set_ylim(bottom=-15)  # ALiBi's line continues downwards
     mark_training_length(axes, *lengths)
@@ -93,7 +95,7 @@ def draw_by_distance(named, title, ylabel, lengths):
 
 @torch.no_grad()
 def main(argv):
-    figures = {"sinusoidal": draw_sinusoidal(), "rope": draw_rope()}
+    figures = {"sinusoidal": [draw_sinusoidal], "rope": [draw_rope]}
     runs = {Path(path).name: load_checkpoint(path) for path in argv if Path(path).name in scheme_names()}
     means = {}
     for name, run in runs.items():
@@ -106,16 +108,13 @@ def main(argv):
         if name == "t5":
             bias = model.pos.prepare(torch.arange(n), torch.arange(n)).T  # (heads, distances)
             heads = {f"head {h}": values for h, values in enumerate(bias, 1)}
-            figures["t5"] = draw_by_distance(heads, "T5's learned bias: one step per bucket", "bias", [T])
+            figures["t5"] = draw_by_distance, heads, "T5's learned bias: one step per bucket", "bias", [T]
     if runs:
         lengths = {run.config.block_size for run in runs.values()}
         title = "Mean score, over text, layers and heads"
-        figures["scores"] = draw_by_distance(means, title, "score minus the query's mean", lengths)
-    folder = Path("results/schemes")
-    folder.mkdir(parents=True, exist_ok=True)
+        figures["scores"] = draw_by_distance, means, title, "score minus the query's mean", lengths
     for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png")
-    print(f"pictures  {folder}/*.png")
+        print(save_picture("picture", Path(f"results/schemes/{name}.png"), *figure))
     return 0
 
 
