@@ -595,7 +595,7 @@ def find_scheme(name):
 
 
 def make_scheme(config):
-    """The scheme of a config. ValueError if it has tables that would be saved, as only parameters are: loading one would
+    """The scheme of a config. ValueError if the state dict would hold a table that is no parameter: loading it would
     undo what other settings change in it."""
     scheme = find_scheme(config.pos_scheme)(config)
     for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):

@@ -63,15 +63,27 @@ def test_the_hash_depends_on_weights_and_config_only(trained):
         ({"window": 8}, 6, [6, 6, 6]),
         ({"window": 8}, 9, [8, 8, 8]),
         ({"window": 8}, 0, [8, 8, 8]),
-        ({"window": 8, "window_pattern": "10"}, 9, [8, 9, 8]),
-        ({"window": 8, "window_pattern": "10"}, 6, [6, 6, 6]),
-        ({"window": 8, "window_pattern": "10"}, 0, [8, math.inf, 8]),
-        ({"window": 8, "window_pattern": "10", "wide_window": 12}, 99, [8, 12, 8]),
+        ({"layers": "window=8 | "}, 9, [8, 9, 8]),
+        ({"layers": "window=8 | "}, 6, [6, 6, 6]),
+        ({"layers": "window=8 | "}, 0, [8, math.inf, 8]),
+        ({"layers": "window=8 | window=12"}, 99, [8, 12, 8]),
     ],
 )
 def test_a_window_only_narrows(trained, given, expected):
     checkpoint = Checkpoint({}, GPTConfig(n_layer=3, **trained), step=0)
-    assert checkpoint.config_with(Overrides(window=given), 64).windows == expected
+    kinds = checkpoint.config_with(Overrides(window=given), 64).kinds
+    assert [kind.n_keys for kind in kinds] == expected
+
+
+def test_stretching_leaves_layers_with_a_window_alone():
+    c = GPTConfig(n_layer=3, pos_scheme="rope", layers="window=8 | rope_theta=1e6 | pos_scheme=none")
+    overrides = Overrides(rope_scaling="yarn")
+    kinds = Checkpoint({}, c, step=0).config_with(overrides, 4 * c.block_size).kinds
+    assert [(kind.pos_scheme, kind.rope_scaling, kind.rope_factor) for kind in kinds] == [
+        ("rope", "none", 1),
+        ("rope", "yarn", 4),
+        ("none", "none", 1),
+    ]
 
 
 @pytest.mark.parametrize(
