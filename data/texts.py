@@ -9,7 +9,11 @@ import hashlib
 import importlib.util
 import math
 import os
+import subprocess
+import sys
+import tempfile
 import urllib.request
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +27,8 @@ from run.files import json_hash
 ROWS = {".parquet": "parquet", ".jsonl": "json"}  # files with one document per row: their names in load_dataset
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
+PACKAGES = Path(__file__).with_name("packages.txt")  # names, versions and hashes, as pip reads them
+HELD_OUT = ("pymc", "networkx", "sqlalchemy", "xarray")  # of PACKAGES; the first fills the tuning part
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -184,6 +190,28 @@ def sympy(cfg):
     return split_texts(files, smallest=4_000, largest=50_000)
 
 
+def packages(cfg):
+    """Python source without tests. Whole packages are for validation."""
+    sources = {}  # package -> {path: text}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", f"--requirement={PACKAGES}", f"--dest={folder}"]
+        flags = ["--no-deps", "--only-binary=:all:", "--platform=any", "--ignore-requires-python"]
+        if subprocess.run([*command, *flags]).returncode:
+            raise ValueError(f"pip cannot download the packages of {PACKAGES}")
+        for wheel in sorted(Path(folder).iterdir()):
+            package = wheel.name.partition("-")[0]
+            with zipfile.ZipFile(wheel) as archive:
+                names = [name for name in archive.namelist() if name.endswith(".py") and "test" not in name]
+                sources[package] = {name: archive.read(name).decode() for name in sorted(names)}
+    val = {}
+    for package in HELD_OUT:
+        val |= sources.pop(package)
+    train = {}
+    for files in sources.values():
+        train |= files
+    return {"train": documents_of(train, ""), "val": documents_of(val, "")}
+
+
 def shakespeare(cfg):
     content = Path(cfg.file).read_bytes() if cfg.file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
@@ -214,6 +242,7 @@ def hub(path, name):
 
 TEXTS = {
     "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}"),
+    "packages": Text(packages, "packages", "16 Python packages", "bpe:8192"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", flags=("file",)),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2", ("file",)),
     "recall": Text(facts, "recall_char", "facts and questions"),
