@@ -38,7 +38,7 @@ part() {  # part NAME SECONDS COMMAND...: runs the command unless an earlier cal
   [ -e "$work/$name.done" ] && return
   ((limit < deadline - SECONDS)) || limit=$((deadline - SECONDS))
   ((limit > 0)) || { echo "== $name: no time left"; return 1; }
-  timeout -k 5 "$limit" "$@" >>"$work/$name.log" 2>&1
+  timeout -k 10 "$limit" "$@" >>"$work/$name.log" 2>&1
   status=$?
   [ $status = 0 ] && touch "$work/$name.done"
   echo "== $name: status $status after $((SECONDS - start)) of $limit s: $*"

@@ -191,25 +191,19 @@ def sympy(cfg):
 
 
 def packages(cfg):
-    """Python source without tests. Whole packages are for validation."""
-    sources = {}  # package -> {path: text}
+    """Python source without tests. Whole packages are for validation, and the first of them comes first."""
+    files = {"train": {}, "val": {}}
+    pip = "-m pip download --quiet --no-deps --only-binary=:all: --platform=any --ignore-requires-python"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", f"--requirement={PACKAGES}", f"--dest={folder}"]
-        flags = ["--no-deps", "--only-binary=:all:", "--platform=any", "--ignore-requires-python"]
-        if subprocess.run([*command, *flags]).returncode:
+        if subprocess.call([sys.executable, *pip.split(), f"-r{PACKAGES}", f"-d{folder}"]):
             raise ValueError(f"pip cannot download the packages of {PACKAGES}")
-        for wheel in sorted(Path(folder).iterdir()):
-            package = wheel.name.partition("-")[0]
+        for wheel in sorted(Path(folder).iterdir(), key=lambda wheel: (wheel.name.startswith(HELD_OUT[1:]), wheel)):
+            split = "val" if wheel.name.startswith(HELD_OUT) else "train"
             with zipfile.ZipFile(wheel) as archive:
-                names = [name for name in archive.namelist() if name.endswith(".py") and "test" not in name]
-                sources[package] = {name: archive.read(name).decode() for name in sorted(names)}
-    val = {}
-    for package in HELD_OUT:
-        val |= sources.pop(package)
-    train = {}
-    for files in sources.values():
-        train |= files
-    return {"train": documents_of(train, ""), "val": documents_of(val, "")}
+                for name in sorted(archive.namelist()):
+                    if name.endswith(".py") and "test" not in name:
+                        files[split][name] = archive.read(name).decode()
+    return {split: documents_of(files[split], "") for split in files}
 
 
 def shakespeare(cfg):

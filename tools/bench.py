@@ -43,8 +43,9 @@ class BenchConfig(TrainConfig):
     @property
     def chosen(self):
         """The schemes. Speeds are relative to the first, by default GPT-2's own."""
-        names = self.schemes.split(",") if self.schemes else [GPTConfig.pos_scheme, *scheme_names()]
-        return list(dict.fromkeys(names))
+        if self.schemes:
+            return self.schemes.split(",")
+        return sorted(scheme_names(), key=lambda name: name != GPTConfig.pos_scheme)
 
 
 def contenders(cfg, device):
