@@ -10,7 +10,8 @@
 set -u
 mkdir -p "${OUT:?names the folder for lease.tar.gz}"
 work=${WORK:-results/gpu} nanogpt=${NANOGPT:+$(realpath "$NANOGPT")}
-export WANDB_MODE=disabled OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1 PYTHONPATH=$work/wheels
+export WANDB_MODE=disabled OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 PYTHONUNBUFFERED=1 \
+  PYTHONPATH=$work/wheels
 PATH=$(python3 -c 'import sys; print(sys.prefix)')/bin:$PATH  # where python is python3
 if [ ! -d "$work" ]; then
   mkdir -p "$work"
@@ -138,13 +139,14 @@ best_rate() {  # the factor with the lowest loss
 row() {  # row NAME: a model for each seed, as long as the next one fits. While it trains, those before it are scored
   local name=$1 models=() start took=0
   for seed in ${SEEDS:-1337 1 2 3}; do
-    [ -e "$work/score-$name-$seed.done" ] && continue
-    ((took < deadline - SECONDS)) || { echo "== $name: no time for seed $seed"; break; }
-    start=$SECONDS
-    train "train-$name-$seed" "$name" "$steps" "$factor" --seed="$seed" || break
-    took=$((SECONDS - start))
-    models=("$work/runs/$name"-*/best.pt)
-    score "$name" "$seed" "${models[@]%/best.pt}" &
+    if [ ! -e "$work/score-$name-$seed.done" ]; then
+      ((took < deadline - SECONDS)) || { echo "== $name: no time for seed $seed"; break; }
+      start=$SECONDS
+      train "train-$name-$seed" "$name" "$steps" "$factor" --seed="$seed" || break
+      took=$((SECONDS - start))
+    fi
+    models=("$work/runs/$name"-*/best.pt)  # none if they were scored on another machine
+    [ -e "${models[0]}" ] && score "$name" "$seed" "${models[@]%/best.pt}" &
   done
   wait
 }
