@@ -15,7 +15,8 @@ export WANDB_MODE=disabled OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4 PYT
 PATH=$(python3 -c 'import sys; print(sys.prefix)')/bin:$PATH  # where python is python3
 if [ ! -d "$work" ]; then
   mkdir -p "$work"
-  [ -f results/lease.tar.gz ] && tar xzf results/lease.tar.gz -C "$work" --exclude='./train-*' --exclude=./runs --exclude=./kept
+  [ -f results/lease.tar.gz ] && tar xzf results/lease.tar.gz -C "$work" --exclude='./train-*' \
+    --exclude='./compile-*' --exclude=./runs --exclude=./kept
   python -c 'import tqdm, sympy; assert sympy.__version__ == "1.14.0"' 2>/dev/null ||
     python -m pip install -q --no-index --no-deps --no-compile --target="$work/wheels" results/wheels/*.whl
 fi
