@@ -112,7 +112,7 @@ larger() {  # the rows side by side, each one seed after another
 train() {  # train PART NAME STEPS FACTOR FLAGS...: a model of card G; the factor is that of both learning rates
   local part=$1 name=$2 steps=$3 factor=$4
   shift 4
-  part "$part" 300 python train.py $(options "$name") --dataset=packages --n_layer=8 --n_head=8 --n_embd=384 \
+  part "$part" "${most:-300}" python train.py $(options "$name") --dataset=packages --n_layer=8 --n_head=8 --n_embd=384 \
     --block_size=512 --batch_size=64 --max_iters="$steps" --eval_interval="$steps" --log_interval=50 \
     --learning_rate="$(awk "BEGIN {print 0.004 * $factor}")" --muon_lr="$(awk "BEGIN {print 0.04 * $factor}")" \
     "$@" $small --out_dir="$work/runs/${part#train-}"
@@ -127,7 +127,7 @@ options() {  # options NAME: what distinguishes a row
 }
 
 rates() {  # three learning rates of RoPE, for a third of the steps
-  for factor in 0.25 0.5 1; do train "rate-$factor" rope $((steps / 3)) $factor & done
+  for factor in 0.25 0.5 1; do most=150 train "rate-$factor" rope $((steps / 3)) $factor & done
   wait
 }
 
