@@ -123,7 +123,7 @@ class Positions:
     q_pos: torch.Tensor  # (queries,) int64
     k_pos: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
 
-    def part(self, queries=slice(None), keys=slice(None)):
+    def part(self, queries, keys):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
         temperature = self.temperature
         if temperature is not None:
@@ -188,7 +188,7 @@ class CausalSelfAttention(nn.Module):
         if cache:
             k = cache.append((positions.layer, "k"), k, positions.window)  # (B, H, S, ·)
             v = cache.append((positions.layer, "v"), v, positions.window)  # (B, H, S, D)
-            positions = positions.part(keys=slice(-k.size(2), None))
+            positions = positions.part(slice(None), slice(-k.size(2), None))
         q = q[:, :, -len(positions.q_pos) :]
         dropout_p = self.dropout if self.training else 0.0
         y = attend(q, k, v, positions, dropout_p, self.sink)  # (B, H, n, D)
@@ -343,7 +343,7 @@ class GPT(nn.Module):
         start = cache.pos if cache else 0
         x, layers = self.enter(idx, start, positions)
         if last:  # the last block computes only these, which saves a quarter of an evaluation
-            layers[-1] = layers[-1].part(queries=slice(-last, None))
+            layers[-1] = layers[-1].part(slice(-last, None), slice(None))
         for n, block in enumerate(self.transformer.h):
             x = block(x, layers[n], cache)
         if cache:

@@ -3,6 +3,7 @@
 TEXT is one of these names, your own files and folders, or hf:NAME for a dataset of the Hugging Face hub:
 
   sympy             Python source, the same on every machine (the default)
+  packages          source of 16 Python packages, four of them for validation, in tokens (bpe:8192)
   shakespeare_char  Tiny Shakespeare, as in nanoGPT
   shakespeare       the same in GPT-2's tokens
   recall            generated facts to look up, for --protocol=recall

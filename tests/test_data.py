@@ -1,6 +1,7 @@
 import dataclasses
 import re
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,6 +92,19 @@ def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
     monkeypatch.setattr(texts, "SYMPY_SHA256", "")
     with pytest.raises(ValueError, match="sympy==1.14.0"):
         texts.sympy(None)
+
+
+def test_whole_packages_are_for_validation(monkeypatch):
+    def download(command):
+        for package in ("dask", *texts.HELD_OUT):
+            with zipfile.ZipFile(f"{command[-1][2:]}/{package}-1.whl", "w") as wheel:
+                wheel.writestr(f"{package}/a.py", "x = 1")
+                wheel.writestr(f"{package}/tests/b.py", "x = 1")
+
+    monkeypatch.setattr("subprocess.call", download)
+    splits = texts.packages(None)
+    assert [name for name, _ in splits["train"]("")] == ["dask/a.py"]
+    assert [name for name, _ in splits["val"]("")] == [f"{package}/a.py" for package in texts.HELD_OUT]
 
 
 def test_a_chapter_is_a_document(monkeypatch):
