@@ -22,6 +22,7 @@ if [ ! -d "$work" ]; then
 fi
 
 steps=1860 small="" first="" tests="-n 8" bench="--block_size=1024 --batch_size=16 --rounds=20" scored="--blocks=256"
+echo 'layers = "window=1/2 *3 | pos_scheme=none"' >"$work/half.py"
 lengths="1024,4096,16384" ours="--max_iters=2000" theirs=""
 if [ "${SIZE:-}" = tiny ]; then
   steps=6 small="--n_layer=2 --n_head=2 --n_embd=16 --batch_size=2" first="--max_iters=4 --out_dir=out/rope"
@@ -120,7 +121,7 @@ train() {  # train PART NAME STEPS FACTOR FLAGS...: a model of card G; the facto
 
 options() {  # options NAME: what distinguishes a row
   case $1 in
-    rope_nope) echo "config/rope_nope.py --window=256" ;;
+    rope_nope) echo "config/rope.py $work/half.py" ;;
     fox5) echo "--pos_scheme=fox --pos_options=b=5" ;;
     *) echo "--pos_scheme=$1" ;;
   esac
