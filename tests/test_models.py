@@ -331,6 +331,7 @@ def their_attention(name, form, ours, n_tokens):
         "query_pre_attn_scalar": theirs.head_size,
         "attn_implementation": "eager",
         "sliding_window": window if window < math.inf else None,
+        "sliding_window_size": window,
         "attention_chunk_size": window,
         "floor_scale": SMALL,
         "rel_extent": SMALL // 2,
