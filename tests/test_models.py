@@ -439,8 +439,13 @@ def test_every_layer_attends_as_theirs(name, form):
 # The files
 
 
-def test_every_file_is_compared():
+def test_every_file_is_compared_and_on_the_page():
     assert FILES.keys() == MODELS.keys()
+    page = (ROOT / "docs/models.md").read_text()
+    for name, path in FILES.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        layers = config.read_file(TrainConfig, path).get("layers", "")
+        assert all(kind.split(" *")[0] in row for kind in layers.split(" | "))
 
 
 @pytest.mark.parametrize("name", MODELS)
