@@ -71,8 +71,9 @@ class GPTConfig:
 
     @property
     def rotated(self):
-        """How many channels of a head rope has."""
-        return int(self.rope_partial * self.head_size)
+        """How many channels of a head rope has: whole pairs."""
+        pairs = int(self.rope_partial * self.head_size / 2 + 1e-6)
+        return 2 * pairs
 
     def kind(self, settings):
         """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
@@ -818,7 +819,7 @@ class RoPE(PositionScheme, name="rope"):
     @staticmethod
     def check(config):
         D = config.rotated
-        if D % 2 or not 2 <= D <= config.head_size:
+        if config.head_size % 2 or not 2 <= D <= config.head_size:
             raise ValueError(
                 f"rope turns pairs of channels, not {D} channels: rope_partial={config.rope_partial} of the head size "
                 f"n_embd/n_head = {config.n_embd}/{config.n_head} = {config.head_size}"
@@ -917,6 +918,8 @@ def layer_kinds(config):
             if embeds and kind.pos_scheme != config.pos_scheme:
                 raise ValueError(f"{kind.pos_scheme} acts on the embedding, so it cannot be the scheme of some layers")
             kinds += [kind] * count
+        if set(kinds) != set(kinds[: config.n_layer]):
+            raise ValueError(f"n_layer={config.n_layer} is too small for all of these kinds")
     except ValueError as error:
         raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
     repeats = math.ceil(config.n_layer / len(kinds))

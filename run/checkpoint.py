@@ -56,6 +56,8 @@ def changes_of(kind, overrides, length, temperature):
             factor = float(overrides.rope_factor)
         elif scaling == "none":
             factor = 1.0
+        elif scaling == kind.rope_scaling and overrides.layers is not None:  # as --layers says
+            factor = kind.rope_factor
         elif scaling == kind.rope_scaling:  # as trained, and more past block_size
             factor = kind.rope_factor * max(1.0, length / kind.block_size)
         else:

@@ -1,0 +1,474 @@
+"""Each recipe of config/models/ against the code of its model in Hugging Face's transformers."""
+
+import importlib
+import math
+import runpy
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from conftest import ROOT
+
+import config
+from model import GPT, GPTConfig, Positions, attend, rope_frequencies, scheme_names
+from run.checkpoint import Checkpoint, Overrides
+from run.foreign import import_transformers
+from train import TrainConfig
+
+pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
+import_transformers()
+
+FILES = {path.stem: path for path in sorted((ROOT / "config/models").glob("*.py"))}
+SMALL = 64  # block_size where whole layers are compared
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model's published numbers. What is missing here is the default of its configuration class."""
+
+    module: str  # in transformers.models
+    prefix: str  # of its classes
+    length: int  # tokens in training
+    n_layer: int
+    head_size: int
+    rotation: dict | None = None  # its rope_parameters without stretching
+    stretched: dict | None = None  # and with it
+    numbers: dict = field(default_factory=dict)
+    comparable: dict = field(default_factory=dict)  # one head size, one scale of the scores, few experts
+    n_head: int = 2
+    interleaved: bool = False  # rotates channels 2j and 2j + 1, as we do; the others rotate j and j + half
+
+    def classes(self):
+        """Its configuration, its rotary embedding (None: it has no rotation) and its decoder."""
+        path = f"transformers.models.{self.module}"
+        found = pytest.importorskip(f"{path}.modeling_{self.module}", reason=f"transformers has no {self.module}")
+        rotary = getattr(found, f"{self.prefix}RotaryEmbedding", None)
+        rotary = rotary or getattr(found, f"{self.prefix.removesuffix('Text')}RotaryEmbedding", None)
+        configuration = importlib.import_module(f"{path}.configuration_{self.module}")
+        return getattr(configuration, f"{self.prefix}Config"), rotary, getattr(found, f"{self.prefix}Model")
+
+    def configuration(self, form, n_layer, **numbers):
+        """Its configuration in a form: trained or stretched."""
+        rotation = self.stretched if form == "stretched" else self.rotation
+        settings = dict(
+            num_hidden_layers=n_layer,
+            head_dim=self.head_size,
+            hidden_size=self.n_head * self.head_size,
+            num_attention_heads=self.n_head,
+            num_key_value_heads=1,
+        )
+        if rotation:
+            settings["rope_parameters"] = rotation
+        return self.classes()[0](**settings | self.numbers | self.comparable | numbers)
+
+
+def per_type(full, sliding):
+    return {"full_attention": full, "sliding_attention": sliding}
+
+
+def rotation(theta, **more):
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+def yarn(theta, factor, length, **more):
+    return rotation(theta, factor=factor, original_max_position_embeddings=length, **more) | {"rope_type": "yarn"}
+
+
+LLAMA_4_SCALING = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}
+MODELS = {
+    "smollm3": Published("smollm3", "SmolLM3", 65536, 36, 128, rotation(5e6)),
+    "command_a": Published("cohere2", "Cohere2", 8192, 64, 128, rotation(5e4), interleaved=True),
+    "k_exaone": Published(
+        "exaone_moe",
+        "ExaoneMoe",
+        length=8192,
+        n_layer=48,
+        head_size=128,
+        rotation=rotation(1e6),
+        numbers={"sliding_window": 128},
+        comparable={"first_k_dense_replace": 99},
+    ),
+    "trinity": Published(
+        "afmoe",
+        "Afmoe",
+        length=4096,
+        n_layer=32,
+        head_size=128,
+        rotation=rotation(1e4),
+        numbers={"sliding_window": 2048},
+        comparable={"num_dense_layers": 99},
+    ),
+    "llama4": Published(
+        "llama4",
+        "Llama4Text",
+        length=262144,
+        n_layer=48,
+        head_size=128,
+        rotation=rotation(5e5),
+        numbers={"use_qk_norm": False},
+        comparable={"intermediate_size_mlp": 16, "moe_layers": []},
+        interleaved=True,
+    ),
+    "olmo3": Published(
+        "olmo3",
+        "Olmo3",
+        length=8192,
+        n_layer=32,
+        head_size=128,
+        rotation=per_type(rotation(5e5), rotation(5e5)),
+        stretched=per_type(yarn(5e5, 8.0, 8192), rotation(5e5)),
+        n_head=1,  # its norm spans all heads
+    ),
+    "gemma3": Published(
+        "gemma3",
+        "Gemma3Text",
+        length=32768,
+        n_layer=34,
+        head_size=256,
+        rotation=per_type(rotation(1e6), rotation(1e4)),
+        stretched=per_type(rotation(1e6, factor=8.0) | {"rope_type": "linear"}, rotation(1e4)),
+        numbers={"sliding_window": 1024},
+    ),
+    "gemma4": Published(
+        "gemma4",
+        "Gemma4Text",
+        length=16384,
+        n_layer=30,
+        head_size=256,
+        comparable={"global_head_dim": 256, "hidden_size_per_layer_input": 0},
+    ),
+    "gpt_oss": Published(
+        "gpt_oss",
+        "GptOss",
+        length=4096,
+        n_layer=36,
+        head_size=64,
+        rotation=rotation(150000.0),
+        stretched=yarn(150000.0, 32.0, 4096, truncate=False),
+        comparable={"num_local_experts": 4},
+    ),
+    "granite_swa": Published(
+        "granite_swa",
+        "GraniteSWA",
+        length=8192,
+        n_layer=24,
+        head_size=128,
+        rotation=rotation(1e4),
+        comparable={"attention_multiplier": 128**-0.5},
+    ),
+    "mimo_v2": Published(
+        "mimo_v2_flash",
+        "MiMoV2Flash",
+        length=32768,
+        n_layer=48,
+        head_size=192,
+        comparable={"v_head_dim": 192, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "ministral3": Published(
+        "ministral3",
+        "Ministral3",
+        length=16384,
+        n_layer=34,
+        head_size=128,
+        rotation=rotation(1e6, **LLAMA_4_SCALING),
+        stretched=yarn(1e6, 16.0, 16384, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
+    ),
+    "qwen3": Published(
+        "qwen3",
+        "Qwen3",
+        length=32768,
+        n_layer=36,
+        head_size=128,
+        rotation=rotation(1e6),
+        stretched=yarn(1e6, 4.0, 32768),
+    ),
+    "glm4": Published(
+        "glm4_moe",
+        "Glm4Moe",
+        length=131072,
+        n_layer=92,
+        head_size=128,
+        rotation=rotation(1e6, partial_rotary_factor=0.5),
+        comparable={"use_qk_norm": True, "first_k_dense_replace": 99},
+    ),
+    "inkling": Published(
+        "inkling",
+        "InklingText",
+        length=2048,
+        n_layer=66,
+        head_size=128,
+        comparable={"swa_num_attention_heads": 2, "swa_num_key_value_heads": 1, "dense_mlp_idx": 99},
+    ),
+}
+FORMS = [(name, "trained") for name in MODELS] + [(name, "stretched") for name, m in MODELS.items() if m.stretched]
+
+
+def recipe(name, form, **size):
+    """Our GPTConfig of a model at a size."""
+    values = config.read_file(TrainConfig, FILES[name])
+    if values["pos_scheme"] not in scheme_names():
+        pytest.skip(f"there is no scheme {values['pos_scheme']}")
+    if form == "stretched":
+        values["layers"] = runpy.run_path(str(FILES[name]))["_stretched"]
+    return GPTConfig(**values | size | {"vocab_size": 50})
+
+
+def published_recipe(name, form):
+    theirs = MODELS[name]
+    width = theirs.n_head * theirs.head_size
+    return recipe(
+        name, form, block_size=theirs.length, n_layer=theirs.n_layer, n_head=theirs.n_head, n_embd=width, bias=False
+    )
+
+
+def layer_types(configuration):
+    return getattr(configuration, "layer_types", None) or ["full_attention"] * configuration.num_hidden_layers
+
+
+def their_window(configuration, layer_type):
+    if "sliding" in layer_type:
+        return configuration.sliding_window
+    return configuration.attention_chunk_size if "chunked" in layer_type else math.inf
+
+
+def relative(ours, theirs):
+    """The largest relative difference; both must be zero at the same places."""
+    assert torch.equal(ours == 0, theirs == 0)
+    return (ours / theirs - 1).nan_to_num(0).abs().max().item()
+
+
+def rotation_differences(name, form):
+    """The largest relative difference of a frequency and of the factor on q and k, over all layers that rotate."""
+    theirs = MODELS[name]
+    configuration = theirs.configuration(form, theirs.n_layer)
+    rotary = theirs.classes()[1](configuration)
+    differences = [0.0]
+    for kind, layer_type in zip(published_recipe(name, form).kinds, layer_types(configuration), strict=True):
+        if kind.pos_scheme != "rope":
+            continue
+        their_freqs = getattr(rotary, f"{layer_type}_inv_freq", None)
+        factor = getattr(rotary, f"{layer_type}_attention_scaling", None)
+        if their_freqs is None:
+            their_freqs = rotary.inv_freq
+            factor = rotary.attention_scaling
+        freqs, size = rope_frequencies(kind, torch.device("cpu"))
+        n_pairs = len(their_freqs)  # with partial rotation, fewer than ours
+        assert not freqs[n_pairs:].any()
+        differences += [relative(freqs[:n_pairs], their_freqs.double()), abs(size / factor - 1)]
+    return max(differences)
+
+
+@pytest.mark.parametrize("name, form", FORMS)
+def test_frequencies_at_the_published_size(name, form):
+    """They compute in float32."""
+    ours = published_recipe(name, form)
+    assert MODELS[name].classes()[1] or not any(kind.pos_scheme == "rope" for kind in ours.kinds)
+    if ours.pos_scheme == "rope":
+        assert rotation_differences(name, form) < 1e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_windows_and_masks_at_the_published_size(name):
+    """A window contains the query's own key."""
+    from transformers import masking_utils
+
+    theirs = MODELS[name]
+    configuration = theirs.configuration("trained", theirs.n_layer)
+    types = layer_types(configuration)
+    ours = published_recipe(name, "trained")
+    assert ours.windows == [their_window(configuration, layer_type) for layer_type in types]
+    for layer_type in {*types}:
+        window = their_window(configuration, layer_type)
+        if window == math.inf:
+            continue
+        if "chunked" in layer_type:
+            mask = masking_utils.chunked_causal_mask_function(window, torch.zeros(1, dtype=torch.int))
+        else:
+            mask = masking_utils.sliding_window_causal_mask_function(window)
+        for query in (0, window - 1, window, 2 * window - 1):
+            k_pos = torch.arange(query + 1)
+            positions = Positions(0, window, None, None, None, k_pos[-1:], k_pos)
+            expected = mask(0, 0, k_pos[-1], k_pos)
+            if "chunked" in layer_type and (query + 1) % window:
+                assert not (expected & ~positions.visible()[0]).any()  # a chunk hides more
+            else:
+                assert torch.equal(positions.visible()[0], expected.expand(len(k_pos)))
+
+
+def shortened(value):
+    """The rope_parameters with the training length SMALL."""
+    if not isinstance(value, dict):
+        return value
+    short = {key: shortened(inner) for key, inner in value.items()}
+    if "original_max_position_embeddings" in short:
+        short["original_max_position_embeddings"] = SMALL
+    return short
+
+
+def our_order(kind, theirs):
+    """The channels of a head of theirs in our order: the two that rotate together side by side."""
+    channels = torch.arange(kind.head_size)
+    if kind.pos_scheme == "rope" and not theirs.interleaved:
+        n = kind.rotated
+        channels[:n] = torch.arange(n).view(2, -1).T.flatten()
+    return channels
+
+
+def their_attention(name, form, ours, n_tokens):
+    """Runs a small decoder of theirs. Returns each layer's attention module, its input, and how much each query attends
+    to each key (H, T, T)."""
+    theirs = MODELS[name]
+    theirs = replace(theirs, rotation=shortened(theirs.rotation), stretched=shortened(theirs.stretched))
+    window = min(ours.windows)
+    settings = {
+        "intermediate_size": 16,
+        "moe_intermediate_size": 16,
+        "vocab_size": 50,
+        "pad_token_id": 0,
+        "eos_token_id": 0,
+        "initializer_range": 0.1,
+        "rms_norm_eps": 1e-9,
+        "query_pre_attn_scalar": theirs.head_size,
+        "attn_implementation": "eager",
+        "sliding_window": window if window < math.inf else None,
+        "sliding_window_size": window,
+        "attention_chunk_size": window,
+        "floor_scale": SMALL,
+        "rel_extent": SMALL // 2,
+    }
+    configuration_class, _, decoder_class = theirs.classes()
+    known = configuration_class().to_dict() | {"attn_implementation": None}
+    settings = {key: value for key, value in settings.items() if key in known}
+    torch.manual_seed(0)
+    decoder = decoder_class(theirs.configuration(form, ours.n_layer, **settings)).eval()
+    layers = []
+
+    def keep(module, args, inputs, outputs):
+        x = args[0] if args else inputs["hidden_states"]
+        y, weights = outputs
+        if name == "granite_swa":  # its sinks are a factor on the output, which is here W·V, and V the values
+            plain = weights @ module.v_proj(x)[:, None]
+            weights = weights * (y.unflatten(-1, (theirs.n_head, -1)).transpose(1, 2) / plain).mean(-1, keepdim=True)
+        layers.append((module, x, weights[0]))
+
+    for layer in decoder.layers:
+        attention = layer.self_attn
+        attention.register_forward_hook(keep, with_kwargs=True)
+        for parameter_name, parameter in attention.named_parameters():
+            if parameter_name == "sinks":
+                torch.nn.init.normal_(parameter)
+            if "sconv" in parameter_name:
+                torch.nn.init.zeros_(parameter)  # no convolution
+        if name == "granite_swa":
+            torch.nn.init.eye_(attention.o_proj.weight)
+        scale = theirs.head_size**-0.5 / attention.scaling
+        if not math.isclose(scale, 1):  # a model with another scale, which weights of its norm undo
+            torch.nn.init.constant_(attention.q_norm.weight, scale)
+    with torch.no_grad():
+        decoder(torch.randint(1, 50, (1, n_tokens)))
+    return layers
+
+
+def our_attention(model, layer, positions, module, x, theirs):
+    """How much each query attends to each key (H, T, T) in our layer, with the weights and the input of theirs."""
+    kind = model.config.kinds[layer]
+    attention = model.transformer.h[layer].attn
+    order = our_order(kind, theirs)
+    C = model.config.n_embd
+    q_weight = module.q_proj.weight.unflatten(0, (-1, kind.head_size))[:, order]
+    k_weight = module.k_proj.weight.unflatten(0, (-1, kind.head_size))[:, order]
+    k_weight = k_weight.repeat_interleave(kind.n_head // len(k_weight), dim=0)
+    attention.c_attn.weight[:C] = q_weight.flatten(0, 1)
+    attention.c_attn.weight[C : 2 * C] = k_weight.flatten(0, 1)
+    if attention.sink is not None:
+        attention.sink[:] = module.sinks
+    if kind.pos_scheme == "inkling":
+        scheme = positions.scheme
+        extent = min(len(scheme.p), module.rel_extent)
+        scheme.w[layer] = module.r_proj.weight
+        scheme.p[:extent, layer] = module.rel_logits_proj.proj.T[:extent]
+    q, k, _ = attention.project(x, positions, {})
+    T = x.size(1)
+    columns = torch.eye(T).expand(1, kind.n_head, T, T).split(kind.head_size, dim=-1)
+    parts = []
+    for values in columns:  # with these values, the average is a part of the weights
+        n = values.size(-1)
+        values = torch.nn.functional.pad(values, (0, kind.head_size - n))
+        parts.append(attend(q, k, values, positions, 0.0, attention.sink)[..., :n])
+    return torch.cat(parts, dim=-1)[0]
+
+
+def comparable_queries(name, kind, T):
+    """The queries that see and weigh the same keys in both codes: what the docstrings of two recipes say is different."""
+    queries = torch.arange(T)
+    if name == "llama4" and kind.window:  # the last query of a chunk sees all of it
+        return queries[(queries + 1) % kind.n_keys == 0]
+    if name == "llama4":  # its temperature rises a token earlier
+        return queries[(queries + 1) % SMALL > 0]
+    if name == "inkling" and not kind.window:  # its temperature is off here
+        return queries[:SMALL]
+    return queries
+
+
+@torch.no_grad()
+def attention_difference(name, form):
+    """The largest difference of any weight that a query gives to a key, in six layers and twice the training length."""
+    theirs = MODELS[name]
+    width = theirs.n_head * theirs.head_size
+    n_tokens = 2 * SMALL
+    ours = recipe(name, form, block_size=SMALL, n_layer=6, n_head=theirs.n_head, n_embd=width, bias=False)
+    model = GPT(ours).eval()
+    _, layers = model.enter(torch.zeros(1, n_tokens, dtype=torch.long))
+    differences = []
+    for layer, (module, x, expected) in enumerate(their_attention(name, form, ours, n_tokens)):
+        assert expected.std() > 1e-3
+        weights = our_attention(model, layer, layers[layer], module, x, theirs)
+        queries = comparable_queries(name, ours.kinds[layer], n_tokens)
+        differences.append((weights - expected)[:, queries].abs().max().item())
+    assert len(differences) == ours.n_layer
+    return max(differences)
+
+
+@pytest.mark.parametrize("name, form", FORMS)
+def test_every_layer_attends_as_theirs(name, form):
+    """Which layers rotate, with which pairs; norms, windows, sinks and temperatures."""
+    assert attention_difference(name, form) < 1e-5
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The files
+
+
+def test_every_file_is_compared_and_on_the_page():
+    assert FILES.keys() == MODELS.keys()
+    page = (ROOT / "docs/models.md").read_text()
+    for name, path in FILES.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        layers = config.read_file(TrainConfig, path).get("layers", "")
+        assert all(kind.split(" *")[0] in row for kind in layers.split(" | "))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_layer_is_there_at_every_size(name):
+    """A recipe that the baseline is too shallow for brings its own depth, which is GPT-2's."""
+    kinds = {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in published_recipe(name, "trained").kinds}
+    for files_and_flags in ([], ["--block_size=16"], [ROOT / "config/gpt2.py"]):
+        arguments = [*map(str, files_and_flags), str(FILES[name])]
+        ours = config.load(TrainConfig, arguments).model_config(50304)
+        assert {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in ours.kinds} == kinds
+    assert (ours.n_layer, ours.n_embd, ours.block_size) == (12, 768, 1024)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mimo_v2", "olmo3"])
+def test_a_depth_without_some_kind_of_layer_is_refused(name):
+    with pytest.raises(ValueError, match="n_layer=1"):
+        config.load(TrainConfig, [str(FILES[name]), "--n_layer=1"])
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMS if form == "stretched"])
+def test_the_published_stretch_can_be_evaluated(name):
+    trained = published_recipe(name, "trained")
+    stretched = published_recipe(name, "stretched")
+    checkpoint = Checkpoint({}, trained, 0)
+    overrides = Overrides(layers=stretched.layers)
+    assert checkpoint.config_with(overrides, length=4 * trained.block_size).kinds == stretched.kinds
