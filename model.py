@@ -457,16 +457,15 @@ def average(q, k, v, mask, dropout_p, sink):
             mask = F.pad(mask, (1, 0))
         elif Q > 1:
             q = F.pad(q, front)  # the sink's own query, so that the others see it
-    if q.size(3) > D:
-        v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
-    if mask is None:
-        y = F.scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal=Q > 1, scale=scale)
-    elif mask.is_cuda or not learns:
-        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, scale=scale)
-    else:  # only CUDA's kernels have gradients for the mask
+    if learns and not mask.is_cuda:  # only CUDA's kernels have gradients for the mask
         scores = (q * scale @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
         y = weights @ v
+    else:
+        if q.size(3) > D:
+            v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
+        causal = mask is None and Q > 1
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, causal, scale=scale)
     return y[:, :, -Q:, :D]
 
 

@@ -26,6 +26,8 @@ MISTAKES = [
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "'sise'"),
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size'"),
     (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0"),
+    (train.main, "--pos_scheme=inkling --pos_options=extent=300", "extent=300.0"),
+    (train.main, "--pos_scheme=inkling --pos_options=extent=1.5", "extent=1.5"),
     (train.main, "--rope_scaling=yarn", "rope_scaling"),
     (train.main, "--max_position=300", "learnable"),
     (train.main, "--pos_scheme=transformer_xl --max_position=300", "transformer_xl"),

@@ -36,7 +36,12 @@ LAYERS = st.sampled_from(
         "pos_scheme=fox temperature=1 | sink pos_scheme=cope",
     ]
 )
-OPTIONS = {"t5": "size=16", "cope": "p_max=5", "scale_invariant": "tau=4"}  # other values than the defaults
+OPTIONS = {  # other values than the defaults
+    "t5": "size=16",
+    "cope": "p_max=5",
+    "scale_invariant": "tau=4",
+    "inkling": "extent=7",
+}
 
 
 def without_sink(layers, scheme):
@@ -83,11 +88,12 @@ def reference_bucket(n):
     return min(31, 16 + math.floor(share * 16))
 
 
-def reference_turn(x, p):
-    """Su 2021, equation 34: rotates each pair of the channels x (D,) by its own multiple of the position p."""
+def reference_turn(x, p, D=None):
+    """Su 2021, equation 34: rotates each pair of the channels x by its own multiple of the position p. Of D channels,
+    if x has only the first of them."""
     turned = torch.empty_like(x)
     for c in range(0, len(x), 2):
-        angle = p * 10000 ** (-c / len(x))
+        angle = p * 10000 ** (-c / (D or len(x)))
         cos = math.cos(angle)
         sin = math.sin(angle)
         turned[c] = x[c] * cos - x[c + 1] * sin
@@ -137,6 +143,13 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
     if scheme == "ssmax":  # Nakanishi 2025, section 2
         visible = min(i + 1, reference_window(model.config, layer) or i + 1)
         q_i = q_i * pos.s[layer, h, 0, 0] * math.log(visible)
+    if scheme == "key_offset":  # record 49 of modded-nanogpt, in the frequencies of D/2 channels
+        fixed = 2 * math.ceil(D / 4)  # the first channel that does not turn
+        turned = reference_turn(q_i[:fixed], p[i], D / 2) @ reference_turn(k_j[:fixed], p[j], D / 2)
+        return turned + q_i[fixed:] @ k[max(0, j - 1), h, fixed:]
+    if scheme == "alibi_offset":
+        fixed = math.ceil(D / 2)
+        return q_i[:fixed] @ k_j[:fixed] + q_i[fixed:] @ k[max(0, j - 1), h, fixed:]
     if scheme == "path":  # Yang 2025, section 2: the product of the matrices between the two tokens
         for t in range(i, j, -1):
             w, beta = reference_householder(x, t, h, D, pos, layer)
@@ -172,7 +185,7 @@ def reference_bias(scheme, q, k, x, i, j, h, p, model, layer):
     n = p[i] - p[j]
     pos = model.schemes[layer + 1]
     match scheme:
-        case "alibi":  # Press 2022, section 3
+        case "alibi" | "alibi_offset":  # Press 2022, section 3
             return -reference_slopes(H)[h] * n
         case "t5":  # Raffel 2020, section 2.1
             last = reference_bucket(model.config.block_size - 1)  # that training reaches
@@ -197,13 +210,17 @@ def reference_bias(scheme, q, k, x, i, j, h, p, model, layer):
             below = pos.e[layer, :, low]
             above = pos.e[layer, :, math.ceil(count)]
             return q_i @ (below + (count - low) * (above - below))
+        case "inkling":  # transformers' InklingRelativeLogits
+            extent = option(pos, model.config.block_size // 2 or 1)
+            r = pos.w[layer, 16 * h : 16 * (h + 1)] @ x[i]
+            return r @ pos.p[n, layer] if n < extent else 0.0
         case "dape":  # Zheng 2024, equation 2
             scores = [q[i, g] @ k[j, g] / math.sqrt(D) for g in range(H)]
             biases = [reference_kerple(pos.r, n, g) for g in range(H)]
             both = torch.tensor([*scores, *biases]).double()
             hidden = F.leaky_relu(pos.w_1[layer] @ both + pos.b_1[layer])
             return biases[h] + pos.w_2[layer, h] @ hidden
-    others = "none sinusoidal learnable rope ssmax path scale_invariant pope transformer_xl"
+    others = "none sinusoidal learnable rope ssmax path scale_invariant pope transformer_xl key_offset"
     assert scheme in others.split(), f"tests/test_model.py: add the equation of {scheme} to reference_score or _bias"
     return 0.0
 
@@ -612,6 +629,59 @@ def test_scale_invariant_attention_meets_the_papers_two_conditions():
     a = 1 + added_to_1 - m
     close(a**2 / 2 + m, 0.5 - torch.log(1 + n / 4), 1e-5)
     close(a**2 + m, torch.ones(1000).double(), 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "hybrid_sliding"])
+def test_inkling_equals_transformers(kind):
+    """One layer of attention with copied weights, without the convolutions. The factors on the scores of far queries
+    are equal at the last token of every block_size tokens, and up to block_size."""
+    inkling = pytest.importorskip("transformers.models.inkling.modeling_inkling")
+    C, H, D, L, extent = 24, 3, 8, 10, 6
+    window = extent if kind == "hybrid_sliding" else 0
+    temperature = 0.0 if window else 0.1
+    settings = dict(n_layer=1, n_head=H, n_embd=C, block_size=L, qk_norm=True, bias=False)
+    settings |= dict(window=window, temperature=temperature, pos_options=f"extent={extent}")
+    model = build("inkling", **settings)
+    idx = tokens(model, 2, 4 * L)
+    attn = model.transformer.h[0].attn
+    x = randn(2, 4 * L, C).double()
+    _, (positions,) = model.enter(idx)
+    ours = attn(x, positions)
+
+    heads = dict(num_attention_heads=H, num_key_value_heads=H, head_dim=D)
+    heads |= {f"swa_{name}": value for name, value in heads.items()}
+    settings = dict(
+        hidden_size=C, num_hidden_layers=1, layer_types=[kind], rms_norm_eps=0.0, attn_implementation="eager"
+    )
+    settings |= dict(rel_extent=extent, sliding_window_size=extent, log_scaling_n_floor=L, log_scaling_alpha=0.1)
+    theirs = inkling.InklingAttention(inkling.InklingTextConfig(**heads, **settings), 0).double()
+    q, k, v = attn.c_attn.weight.chunk(3)
+    weights = {
+        "q_proj.weight": q,
+        "k_proj.weight": k,
+        "v_proj.weight": v,
+        "o_proj.weight": attn.c_proj.weight,
+        "r_proj.weight": model.pos.w[0],
+        "rel_logits_proj.proj": model.pos.p[:, 0].T,
+        "q_norm.weight": torch.full((D,), math.sqrt(D)),  # they divide the scores by D
+        "k_norm.weight": torch.ones(D),
+    }
+    for name in ("k_sconv", "v_sconv"):
+        getattr(theirs, name).forward = lambda states, **_: states
+    missing, unexpected = theirs.load_state_dict(weights, strict=False)
+    assert all("sconv" in name for name in missing) and not unexpected
+    mask = torch.where(positions.visible(), 0.0, -torch.inf).double()
+    expected, _ = theirs(x, mask)
+    equal = slice(None) if window else [*range(L), 2 * L - 1, 3 * L - 1, 4 * L - 1]
+    close(ours[:, equal], expected[:, equal], 2e-6)  # their norms and softmax are float32
+
+
+def test_key_offset_can_have_the_frequencies_of_modded_nanogpt():
+    n = 8  # D/4
+    scheme = build("key_offset", n_head=1, n_embd=4 * n, rope_theta=1024 ** (n / (n - 1))).pos
+    one = torch.ones(1, dtype=torch.int64)
+    angles = scheme.prepare(one, one)[0].angle()
+    torch.testing.assert_close(angles, (1 / 1024) ** torch.linspace(0, 1, n))
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -247,13 +247,15 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
     old = load(trained(scheme)).weights
     assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
     assert c.rope_block_size == 0  # without scaling, RoPE is trained at its own block_size
-    resized = ("pos.wpe.weight", "pos.table")
+    resized = ("pos.wpe.weight", "pos.table", "pos.p")
     assert all(torch.equal(new[name], old[name]) for name in old if name not in resized)
     if scheme == "learnable":
         assert torch.equal(new["pos.wpe.weight"][:16], old["pos.wpe.weight"])
         assert "pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out
     if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
+    if scheme == "inkling":  # half of block_size; beyond the old extent, the bias was 0
+        assert torch.equal(new["pos.p"][:8], old["pos.p"]) and not new["pos.p"][8:].any()
 
 
 def test_a_model_that_is_initialised_goes_by_default_to_the_folder_of_its_own_scheme(trained, tmp_path, monkeypatch):
