@@ -36,7 +36,7 @@ def draw_sinusoidal():
     bits = torch.arange(128)[:, None] >> torch.arange(7) & 1
     parts = {"bit": 2 * bits - 1, "sine": table[:, 0::2], "cosine": table[:, 1::2]}
     for axes, (name, part) in zip(panels, parts.items(), strict=True):
-        axes.pcolormesh(part, cmap="PuOr")
+        axes.pcolormesh(part.numpy(), cmap="PuOr")
         axes.set(title=f"{name}s", xlabel=f"{name}, the fastest first", ylabel="position")
     return figure
 
@@ -58,23 +58,23 @@ def draw_matrices():
     distances = distance[:, None] - distance
     for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         scores = (curve - curve.max())[distances].masked_fill(distances < 0, -torch.inf)
-        image = axes.imshow(scores, cmap="cividis", vmin=-12, vmax=0)
+        image = axes.imshow(scores.numpy(), cmap="cividis", vmin=-12, vmax=0)
         axes.set(title=name, xlabel="key", ylabel="query", xticks=[], yticks=[], facecolor="0.92")
     figure.colorbar(image, ax=panels, label="nats")
     return figure
 
 
-def dial(axes, start, end, before, **labels):
+def dial(axes, start, end, before):
     """A circle in RoPE's colour from `start` to `end` (shares of a turn), and in another colour before `start`."""
-    colors = [before, color_of("rope"), "white"]
+    colors = [before, color_of("rope"), "1"]
     axes.pie([start, end - start, 1 - end], colors=colors, wedgeprops={"edgecolor": "0.5"})
-    axes.set(**labels)
 
 
 def draw_arrows():
     figure, panels = figure_of(3, "Three tokens later, both arrows have turned: the angle between them stays", 2.5, 2.8)
     for axes, (i, j) in zip(panels, ((3, 1), (6, 4), (6, 1)), strict=True):
-        dial(axes, j / 13, i / 13, "white", title=f"query at {i}, key at {j}", xlabel=f"distance {i - j}")
+        dial(axes, j / 13, i / 13, "1")
+        axes.set(title=f"query at {i}, key at {j}", xlabel=f"distance {i - j}")
         for name, position in ("q", i), ("k", j):
             angle = 2 * math.pi * position / 13
             tip = 1.2 * math.cos(angle), 1.2 * math.sin(angle)
@@ -86,8 +86,8 @@ def draw_dials():
     figure, panels = figure_of(6, "At twice the training length, RoPE's slower pairs reach new angles (pink)", 1.9, 2.6)
     for axes, pair in zip(panels, (0, 5, 6, 8, 10, 15), strict=True):
         turn = 10000 ** (-pair / 16) / (2 * math.pi)  # per token
-        trained = f"trained to {127 * 360 * turn:,.0f}°"
-        dial(axes, min(1, 127 * turn), min(1, 255 * turn), "0.8", title=f"pair {pair}", xlabel=trained)
+        dial(axes, min(1, 127 * turn), min(1, 255 * turn), "0.8")
+        axes.set(title=f"pair {pair}", xlabel=f"trained to {127 * 360 * turn:,.0f}°")
     return figure
 
 
@@ -165,8 +165,7 @@ def main(argv):
             heads = [(f"head {h}", color_of(name), T, values) for h, values in enumerate(bias, 1)]
             figures["t5"] = draw_by_distance(heads, "T5's learned bias is level from distance 113 on", "bias")
     if curves:
-        title = "Past the training length (grey), RoPE scores far keys high again; the others do not"
-        figures["scores"] = draw_by_distance(curves, title, "mean score")
+        figures["scores"] = draw_by_distance(curves, "Past the training length (grey), RoPE rises again", "mean score")
     folder = Path("results/schemes")
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
