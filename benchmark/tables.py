@@ -17,6 +17,8 @@ PAGES = (
     "README.md",
     "docs/which-scheme.md",
     "docs/method.md",
+    "docs/position-encoding.md",
+    "docs/position-encoding.zh.md",
     "benchmark/evidence.md",
     "benchmark/replications.md",
     "benchmark/TABLES.md",

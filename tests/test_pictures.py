@@ -48,7 +48,7 @@ def test_one_command_draws_everything_and_ignores_other_folders(trained, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert pictures.main([*runs, str(tmp_path)]) == 0
     drawn = {path.stem for path in Path("results/schemes").glob("*.png")}
-    assert drawn == {"sinusoidal", "rope", "t5", "scores"}
+    assert drawn == {"matrices", "sinusoidal", "arrows", "dials", "t5", "scores"}
     draw_seeing().savefig(tmp_path / "seeing.png")
 
 

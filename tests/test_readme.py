@@ -1,9 +1,11 @@
-"""Every command of README and docs/speed.md runs as written, in order, with tiny models."""
+"""Every command of README, docs/speed.md and the teaching page runs as written, in order, with tiny models."""
 
 import importlib
+import math
 import re
 import shlex
 import subprocess
+import textwrap
 
 import pytest
 from conftest import ROOT, facts_dataset
@@ -12,7 +14,7 @@ import config
 import model
 import train
 
-PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/speed.md")}
+PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/speed.md", "docs/position-encoding.md")}
 BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES.values()), re.S)
 COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
 MODEL = "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
@@ -88,10 +90,29 @@ def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path
 def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsys):
     text, english = ((ROOT / "docs" / name).read_text() for name in (page, "position-encoding.md"))
     (printed,) = re.findall(r"```text\n(.*?)```", text, re.S)
-    exec(re.search(r"```python\n(.*?)```", english, re.S)[1], {})
+    example = re.search(r"```python\n(.*?)```", english, re.S)[1]
+    exec(example, {})
     assert capsys.readouterr().out == printed
     tests = "".join(p.read_text() for p in (ROOT / "tests").glob("*.py"))
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
     for path in re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r"`(schemes/\w+\.png)`", text):
         assert (ROOT / "docs" / path).exists(), path
+
+
+@pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
+def test_the_teaching_page_quotes_the_code_and_computes_its_numbers(page):
+    text = (ROOT / "docs" / page).read_text()
+    files = [ROOT / "model.py", *(ROOT / "schemes").glob("*.py")]
+    code = "".join(path.read_text() for path in files)
+    quotes = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "import torch" not in block]
+    assert len(quotes) >= 4
+    for quote in quotes:
+        assert textwrap.indent(quote, 4 * " ") in code or textwrap.indent(quote, 8 * " ") in code, quote
+
+    windows = [f"{math.log(100) / slope:,.0f}" for slope in model.alibi_slopes(4)]
+    longest = [f"{2 * math.pi * 10000 ** (1 - 2 / channels):,.0f}" for channels in (128, 32)]
+    turning = sum(127 * 10000 ** (-pair / 16) >= 2 * math.pi for pair in range(16))
+    assert turning == 6
+    for number in (*windows, *longest):
+        assert number in text, number

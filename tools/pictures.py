@@ -10,48 +10,85 @@ import numpy as np
 import torch
 
 import data
-from evaluation.pictures import figure_of, mark_training_length, scheme_styles
+from evaluation.pictures import figure_of, scheme_styles
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
 from run.drawing import save_picture
 from run.script import script
 
-BASELINE = dict(block_size=128, n_layer=4, n_head=4, n_embd=128)  # for pictures that need no run
+
+def color_of(scheme):
+    return scheme_styles([scheme])[0]["color"]
 
 
-def curves(axes, named, first=0, **labels):
-    """Draws {label: y at `first`, `first` + 1, …}."""
-    for i, (style, (label, y)) in enumerate(zip(scheme_styles(named), named.items(), strict=True)):
-        axes.plot(np.arange(len(y)) + first, y.numpy(), label=label, markevery=0.12 + 0.01 * i, **style)
-    axes.set(**labels)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, framealpha=0.9)
+def untrained(scheme, **settings):
+    """The scheme in a model of the baseline's size."""
+    return GPT(GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128, pos_scheme=scheme, **settings)).pos
+
+
+def sinusoidal_table(n):
+    scheme = untrained("sinusoidal", sinusoidal_size=0.5**0.5)  # amplitude 1
+    return scheme.embed(torch.zeros(1, n, 128), torch.arange(n))[0]
 
 
 def draw_sinusoidal():
-    figure, panels = figure_of(2, "Sinusoidal table: sines and cosines, from fast to slow")
-    scheme = GPT(GPTConfig(**BASELINE, pos_scheme="sinusoidal", sinusoidal_size=0.5**0.5)).pos
-    values = scheme.embed(torch.zeros(1, 1024, 128), torch.arange(1024))[0]
-    for axes, part in zip(panels, (values[:50, :64], values), strict=True):
-        image = axes.imshow(part.numpy(), aspect="auto", cmap="cividis", interpolation="nearest", vmin=-1, vmax=1)
-        axes.set(xlabel="channel", ylabel="position")
-    figure.colorbar(image, label="value")
+    figure, panels = figure_of(3, "As in a binary counter, the first columns change fast and the last ones slowly", 3.2)
+    table = sinusoidal_table(128)
+    bits = torch.arange(128)[:, None] >> torch.arange(7) & 1
+    parts = {"bit": 2 * bits - 1, "sine": table[:, 0::2], "cosine": table[:, 1::2]}
+    for axes, (name, part) in zip(panels, parts.items(), strict=True):
+        axes.pcolormesh(part.numpy(), cmap="PuOr")
+        axes.set(title=f"{name}s", xlabel=f"{name}, the fastest first", ylabel="position")
     return figure
 
 
-def draw_rope():
-    figure, (angles, products) = figure_of(2, "RoPE: low pairs turn fast; decay depends on what q and k are")
-    turns = GPT(GPTConfig(**BASELINE, pos_scheme="rope")).pos.prepare(torch.arange(512), None)  # (512, 16): D is 32
-    pairs = {f"pair {j}": turns[:128, j].real for j in (0, 4, 8, 15)}
-    curves(angles, pairs, xlabel="position", ylabel="cos(position · θ)")
-    q, k = torch.view_as_complex(torch.randn(2, 2000, 16, 2, generator=torch.Generator().manual_seed(0)))
-    random = (q * k.conj() @ turns.T).real / 32**0.5  # of each pair of q and k, by distance
-    named = {
-        "q = k, all ones": 2 * turns.real.sum(1) / 32**0.5,  # in each pair of channels, |q|·|k| = 2
-        "q and k random: mean of 2,000": random.mean(0),
-        "q and k random: one of them": random[0],
+def draw_matrices():
+    figure, panels = figure_of(7, "What each scheme adds to the scores: most favour near keys", 1.8, 2.4)
+    distance = torch.arange(48)
+    table = sinusoidal_table(48)
+    turns = untrained("rope").prepare(distance, None)  # (48, 16)
+    curves = {  # by distance
+        "none\nnothing": torch.zeros(48),
+        "sinusoidal\np·p′": table @ table[0] / 128**0.5,
+        "rope\nif q = k": 2 * turns.real.sum(1) / 32**0.5,
+        "rope\nq looks 20 back": 2 * (turns / turns[20]).real.sum(1) / 32**0.5,
+        "alibi\n−distance / 4": -distance / 4,
+        "t5\na made-up table": -untrained("t5").bucket(distance) / 3,
+        "window\n16 keys": torch.where(distance < 16, 0, -torch.inf),
     }
-    curves(products, named, xlabel="distance", ylabel="q·k / sqrt(D)")
+    distances = distance[:, None] - distance
+    for axes, (name, curve) in zip(panels, curves.items(), strict=True):
+        scores = (curve - curve.max())[distances].masked_fill(distances < 0, -torch.inf)
+        image = axes.imshow(scores.numpy(), cmap="cividis", vmin=-12, vmax=0)
+        axes.set(title=name, xlabel="key", ylabel="query", xticks=[], yticks=[], facecolor="0.92")
+    figure.colorbar(image, ax=panels, label="nats")
+    return figure
+
+
+def dial(axes, start, end, before):
+    """A circle in RoPE's colour from `start` to `end` (shares of a turn), and in another colour before `start`."""
+    colors = [before, color_of("rope"), "1"]
+    axes.pie([start, end - start, 1 - end], colors=colors, wedgeprops={"edgecolor": "0.5"})
+
+
+def draw_arrows():
+    figure, panels = figure_of(3, "Three tokens later, both arrows have turned: the angle between them stays", 2.5, 2.8)
+    for axes, (i, j) in zip(panels, ((3, 1), (6, 4), (6, 1)), strict=True):
+        dial(axes, j / 13, i / 13, "1")
+        axes.set(title=f"query at {i}, key at {j}", xlabel=f"distance {i - j}")
+        for name, position in ("q", i), ("k", j):
+            angle = 2 * math.pi * position / 13
+            tip = 1.2 * math.cos(angle), 1.2 * math.sin(angle)
+            axes.annotate(name, (0, 0), tip, ha="center", va="center", arrowprops={"arrowstyle": "<-"})
+    return figure
+
+
+def draw_dials():
+    figure, panels = figure_of(6, "At twice the training length, RoPE's slower pairs reach new angles (pink)", 1.9, 2.6)
+    for axes, pair in zip(panels, (0, 5, 6, 8, 10, 15), strict=True):
+        turn = 10000 ** (-pair / 16) / (2 * math.pi)  # per token
+        dial(axes, min(1, 127 * turn), min(1, 255 * turn), "0.8")
+        axes.set(title=f"pair {pair}", xlabel=f"trained to {127 * 360 * turn:,.0f}°")
     return figure
 
 
@@ -83,36 +120,54 @@ def mean_score_by_distance(model, tokens):
     return torch.stack([mean[trained // 2 :].diagonal(trained // 2 - d).mean() for d in range(n)])
 
 
-def draw_by_distance(named, title, ylabel, lengths):
-    figure, (axes,) = figure_of(1, title, width=8, height=5)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    curves(axes, named, first=1, xlabel="distance + 1 (tokens)", ylabel=f"{ylabel} (nats)")
-    axes.set_ylim(bottom=-15)  # ALiBi's line continues downwards
-    mark_training_length(axes, *lengths)
+def smooth(y):
+    """y by distance, averaged over a quarter of an octave of distance + 1."""
+    bins = (4 * torch.arange(1, len(y) + 1).log2()).long()
+    means = torch.bincount(bins, y) / torch.bincount(bins)
+    return means[bins]
+
+
+def draw_by_distance(curves, title, ylabel):
+    """curves: (label, color, training length, y by distance)."""
+    figure, panels = figure_of(len(curves), title, width=2.5, height=3.2, sharey=True)
+    for axes, (label, color, trained, y) in zip(panels, curves, strict=True):
+        axes.plot(y.numpy(), color=color, drawstyle="steps-mid")
+        axes.axvspan(trained, 4 * trained, color="0.92", zorder=0)
+        axes.set_xscale("symlog", base=4, linthresh=1)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set(title=label, xlabel="distance (tokens)", xlim=(0, 4 * trained), ylim=(-15, 9))
+    panels[0].set_ylabel(f"{ylabel} (nats)")
     return figure
 
 
 @torch.no_grad()
 def main(argv):
-    figures = {"sinusoidal": [draw_sinusoidal], "rope": [draw_rope]}
-    runs = {Path(path).name: load_checkpoint(path) for path in argv if Path(path).name in scheme_names()}
-    means = {}
-    for name, run in runs.items():
+    figures = {
+        "matrices": [draw_matrices],
+        "sinusoidal": [draw_sinusoidal],
+        "arrows": [draw_arrows],
+        "dials": [draw_dials],
+    }
+    curves = []
+    for path in argv:
+        name = Path(path).name
+        if name not in scheme_names():
+            continue
+        run = load_checkpoint(path)
         text = data.load(run.dataset_name()).val
         model = run.model(torch.device("cpu"))
         T = run.config.block_size
         n = T if run.config.max_positions else 4 * T
         starts = (len(text.tokens) - n) // 8 * np.arange(8)  # of eight windows, spread over the text
-        means[name] = mean_score_by_distance(model, text.windows(starts, n - 1))
+        mean = mean_score_by_distance(model, text.windows(starts, n - 1))
+        curves.append((name, color_of(name), T, smooth(mean)))
         if name == "t5":
             bias = model.pos.prepare(torch.arange(n), torch.arange(n)).T  # (heads, distances)
-            heads = {f"head {h}": values for h, values in enumerate(bias, 1)}
-            figures["t5"] = draw_by_distance, heads, "T5's learned bias: one step per bucket", "bias", [T]
-    if runs:
-        lengths = {run.config.block_size for run in runs.values()}
-        title = "Mean score, over text, layers and heads"
-        figures["scores"] = draw_by_distance, means, title, "score minus the query's mean", lengths
+            heads = [(f"head {h}", color_of(name), T, values) for h, values in enumerate(bias, 1)]
+            figures["t5"] = [draw_by_distance, heads, "T5's learned bias is level from distance 113 on", "bias"]
+    if curves:
+        title = "Past the training length (grey), RoPE rises again"
+        figures["scores"] = [draw_by_distance, curves, title, "mean score"]
     for name, figure in figures.items():
         print(save_picture("picture", Path(f"results/schemes/{name}.png"), *figure))
     return 0
