@@ -99,11 +99,14 @@ def sample(cfg, out):
     out.write(prompt)
     with autocast(device, pick_dtype(cfg.dtype, device)):
         for step, new in enumerate(tokens, start=1):
+            is_past = len(ids) + step == model.config.block_size + 1  # the first token past the training length
+            mark = "▌" if is_past and out.isatty() else ""
             for row, id in enumerate(new.tolist()):
                 if cfg.stop and id == tokenizer.eot:
                     decoders[row] = None  # the row has ended
                 if decoders[row]:
                     text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
+                    text = mark + text
                     texts[row] += text
                     if row == 0:
                         out.write(text)

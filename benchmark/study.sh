@@ -15,7 +15,6 @@ options() {  # what distinguishes a line from the baseline
     rope_window64) echo "config/rope.py --window=64" ;;
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
-    fox5) echo "--pos_scheme=fox --pos_options=b=5" ;;
     *) if [ -f "config/$1.py" ]; then echo "config/$1.py"; else echo "--pos_scheme=$1"; fi ;;  # with its tuned settings
   esac
 }

@@ -16,6 +16,7 @@ from evaluation.statistics import verdict
 PAGES = (
     "README.md",
     "docs/which-scheme.md",
+    "docs/statements.md",
     "docs/method.md",
     "docs/position-encoding.md",
     "docs/position-encoding.zh.md",
