@@ -65,7 +65,7 @@ class EvalConfig(Overrides):
     keep: config.PathName = ""  # a folder for the losses of out/NAME-SEED: NAME.npz, to be named instead of the runs
     results_dir: config.PathName = "results"  # where the picture and the numbers go
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
-    wandb_project: str = "length"  # where the charts go
+    wandb_project: str = "lengthwise"  # where the charts go
 
     def __post_init__(self):
         super().__post_init__()

@@ -73,7 +73,7 @@ class TrainConfig(GPTConfig):
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
     compile: bool | None = None  # torch.compile; default: on a CUDA device only
     wandb_mode: WandbMode = "auto"  # auto: as you have set wandb, or online with a login, offline without
-    wandb_project: str = "length"  # where the charts go
+    wandb_project: str = "lengthwise"  # where the charts go
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):

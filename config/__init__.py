@@ -18,6 +18,7 @@ import typing
 from fractions import Fraction
 from pathlib import Path
 
+VERSION = "0.1.0"
 PathName = typing.Annotated[str, Path]  # the type of a setting that may be a path: `~` is the home folder
 ALIASES = {  # what users of nanoGPT type -> our name
     "init_from=resume": "resume",
@@ -38,6 +39,9 @@ def parse(cls, argv, bare_field=None):
     for arg in map(os.path.expanduser, argv):
         if arg in ("-h", "--help"):
             print(help_text(cls))
+            sys.exit(0)
+        if arg == "--version":
+            print(f"Lengthwise {VERSION}")
             sys.exit(0)
         if arg.startswith("--"):
             key, value = parse_flag(cls, arg)
