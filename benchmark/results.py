@@ -101,6 +101,14 @@ def verdicts(line, flat=FLAT):
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 
 
+def learned_recall(name):
+    """{distance in multiples of the training length: the share that each model found there} of the models that learned
+    recall."""
+    right = losses_of(Line.read(BENCHMARK / Path(name).parent / "recall" / Path(name).name))
+    learned = right[0.5].mean(axis=1) >= LEARNED
+    return {n: answers.mean(axis=1)[learned] for n, answers in right.items()}
+
+
 def recall_of(name, n=8):
     """In recall, n times the training length back: what the models that learned the task found, as shares, and how many
     models were trained. Nothing and 0 if the line has no recall."""
