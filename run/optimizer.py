@@ -4,8 +4,6 @@ import math
 
 import torch
 
-from model import PositionScheme
-
 
 class Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. One
@@ -17,17 +15,14 @@ class Optimizer:
     def __init__(self, model, cfg):
         self.cfg = cfg
         self.names = {p: name for name, p in model.named_parameters()}
-        exempt = set()
-        for prefix, module in model.named_modules():
-            if isinstance(module, PositionScheme):
-                exempt |= {f"{prefix}.{name}" for name in module.no_decay}
+        exempt = {getattr(scheme, name) for scheme in model.schemes for name in scheme.no_decay}
         muon = []
         decayed = []
         undecayed = []
         for p, name in self.names.items():
             if cfg.optimizer == "muon" and p.dim() == 2 and ".h." in name:
                 muon.append(p)
-            elif p.dim() >= 2 and name not in exempt:
+            elif p.dim() >= 2 and p not in exempt:
                 decayed.append(p)
             else:
                 undecayed.append(p)
