@@ -57,9 +57,8 @@ def locked(folder, name=".lock", wait=False):
         print(f"waiting: another process is writing into {folder}", flush=True)
         lock.acquire()
     except OSError as error:
-        if error.filename:  # it cannot be opened
-            raise
-        raise OSError(f"{folder} cannot be locked ({error.strerror}): choose one on another file system") from None
+        advice = "choose one that you may write to, on a file system with locks"
+        raise OSError(f"{folder} cannot be locked ({error.strerror}): {advice}") from None
     try:
         yield
     finally:

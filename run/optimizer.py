@@ -33,16 +33,14 @@ class Optimizer:
         self.parts = {"adamw": torch.optim.AdamW(groups, cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=True)}
         if muon:
             self.parts["muon"] = torch.optim.Muon(muon, cfg.muon_lr, cfg.weight_decay)
-        for group in self.groups():
+        self.groups = [group for part in self.parts.values() for group in part.param_groups]
+        for group in self.groups:
             group["initial_lr"] = group["lr"]
-
-    def groups(self):
-        return [group for part in self.parts.values() for group in part.param_groups]
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""
         share = schedule(self.cfg, step)
-        for group in self.groups():
+        for group in self.groups:
             group["lr"] = share * group["initial_lr"]
         return share
 

@@ -62,14 +62,6 @@ def start(cfg, model, optimizer, dataset, run, source):
     Checkpoint of the first step, without tensors, and messages for the log. ValueError if they do not fit."""
     if run:
         return resume(run, cfg, model, optimizer, dataset)
-    history = []
-    messages = []
-    if source:
-        if cfg.overwrite and source.folder.resolve() == Path(cfg.out_dir).resolve():
-            raise ValueError(f"{cfg.out_dir} holds the weights to start with: choose another --out_dir")
-        known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
-        history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
-        messages = initialise(model, source, dataset)
     checkpoint = Checkpoint(
         {},
         model.config,
@@ -77,9 +69,14 @@ def start(cfg, model, optimizer, dataset, run, source):
         settings=asdict(cfg),
         tokenizer_spec=dataset.tokenizer.spec,
         dataset_hash=dataset.hash,
-        history=history,
     )
-    return checkpoint, messages
+    if not source:
+        return checkpoint, []
+    if cfg.overwrite and source.folder.resolve() == Path(cfg.out_dir).resolve():
+        raise ValueError(f"{cfg.out_dir} holds the weights to start with: choose another --out_dir")
+    known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
+    history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
+    return replace(checkpoint, history=history), initialise(model, source, dataset)
 
 
 def resume(run, cfg, model, optimizer, dataset):

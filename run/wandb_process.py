@@ -70,7 +70,7 @@ def main(stdin, mode, axes, logs):
 
 
 if __name__ == "__main__":
-    stdin = os.fdopen(os.dup(0))
+    stdin = os.dup(0)
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, errors="replace")
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
     for fd in range(3):  # wandb's server inherits these, and would keep a pipe of the shell open

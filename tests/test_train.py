@@ -44,7 +44,6 @@ def test_every_scheme_trains(run_tiny, scheme):
     losses = metrics(folder, "val/loss")
     assert losses[0] == pytest.approx(math.log(25), abs=0.1)  # uniform over 25 characters
     assert losses[-1] < 2.2
-    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
     assert_same_run(whole, parts)
     for key in ("step", "val/loss", "train/loss", "train/grad_norm"):
         assert metrics(whole, key) == metrics(parts, key)
-    assert load(whole).best_val_loss == min(metrics(whole, "val/loss")[1:])
 
 
 def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
@@ -214,7 +212,7 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     assert schedule(below_min_lr, 20) == schedule(below_min_lr, 100) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
     assert optimizer.set_rates(60) == pytest.approx(0.55)
-    assert [group["lr"] for group in optimizer.groups()] == pytest.approx([1.1, 1.1, 0.055])
+    assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, 0.055])
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -222,7 +220,7 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
     model = GPT(GPTConfig(16, 32, 1, 2, 8, pos_scheme=scheme))
     exempt = {getattr(model.pos, name) for name in model.pos.no_decay}
     for name, n_muon in (("adamw", 0), ("muon", 4)):  # the matrices of the one block
-        groups = Optimizer(model, TrainConfig(optimizer=name)).groups()
+        groups = Optimizer(model, TrainConfig(optimizer=name)).groups
         decays = {p: group["weight_decay"] > 0 for group in groups for p in group["params"]}
         assert decays == {p: p.dim() >= 2 and p not in exempt for p in model.parameters()}
         assert len(decays) == sum(len(group["params"]) for group in groups)
