@@ -120,7 +120,8 @@ class Checkpoint:
                 raise ValueError("a model learns its sinks, so that layers cannot add or remove them")
             stretch = overrides.changed(("rope_scaling", "rope_factor", "rope_theta"))
             if stretch and not any(map(can_stretch, c.kinds)):
-                raise ValueError(f"--{' --'.join(stretch)} stretches layers that have rope and no window: there are none")
+                flags = " ".join(f"--{change}" for change in stretch)
+                raise ValueError(f"{flags} stretches layers that have rope and no window: there are none")
             parts = []  # of the text that read_layers reads
             for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
                 settings |= changes_of(c.kind(settings), overrides, length, temperature)
