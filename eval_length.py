@@ -80,7 +80,7 @@ class EvalConfig(Overrides):
 
     def changes(self):
         """What this evaluation changes in the trained models, in words."""
-        return [f"{name}={getattr(self, name)}" for name in CHANGES if getattr(self, name) != getattr(EvalConfig, name)]
+        return self.changed(CHANGES)
 
 
 def open_runs(cfg):
@@ -190,7 +190,7 @@ def measure_line(cfg, protocol, dataset, blocks, unlogged, runs):
     for name, run in runs.items():
         start = time.perf_counter()
         try:
-            with files.locked(run.folder, ".evaluation.lock", ("*.npz",), wait=True):
+            with files.locked(run.folder, ".evaluation.lock", wait=True):
                 arrays, computed = measure(cfg, protocol, run, dataset, blocks)
         except OSError as error:  # a read-only folder, or a full disk
             print(f"note: new losses of {name} are not kept: {error}")

@@ -105,8 +105,8 @@ def sample(cfg, out):
                 if cfg.stop and id == tokenizer.eot:
                     decoders[row] = None  # the row has ended
                 if decoders[row]:
-                    text = decoders[row].decode(tokenizer.decode_bytes([id]), final=step == cfg.max_new_tokens)
-                    text = mark + text
+                    part = tokenizer.decode_bytes([id])
+                    text = mark + decoders[row].decode(part, final=step == cfg.max_new_tokens)
                     texts[row] += text
                     if row == 0:
                         out.write(text)

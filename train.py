@@ -9,7 +9,7 @@ On several GPUs: torchrun --standalone --nproc_per_node=8 train.py config/gpt2.p
 import contextlib
 import math
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -232,9 +232,9 @@ def train(cfg, run=None, source=None):
 def eval_only(cfg, checkpoint, values):
     """Prints the loss of the best checkpoint over the whole validation text. ValueError if the `values` of the command
     line do not apply to it, or if the text has changed and the command line does not name it."""
-    trained = inherited_settings(TrainConfig, values, checkpoint, None)
-    for name in trained.keys() - {*CALL_FIELDS, "batch_size", "dataset"}:
-        if getattr(cfg, name) != trained[name]:
+    trained = asdict(checkpoint.config) | checkpoint.settings
+    for name in values.keys() - {*CALL_FIELDS, "batch_size", "dataset"}:
+        if values[name] != trained.get(name):
             raise ValueError(f"--eval_only evaluates the model as it was trained: remove --{name}")
     world = World(cfg.device, cfg.dtype)
     dataset = data.load(cfg.dataset)
@@ -256,8 +256,7 @@ def main(argv):
         names = [Path(file).stem for file in config_files] or [scheme]
         values["out_dir"] = f"out/{'-'.join(names)}"
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
-    lock = files.locked(Path(values["out_dir"]), partial=("*.pt", "*.jsonl", "*.png"))
-    with lock if writes else contextlib.nullcontext():
+    with files.locked(Path(values["out_dir"])) if writes else contextlib.nullcontext():
         run = find_run(values)
         cfg = TrainConfig(**inherited_settings(TrainConfig, values, run, source) | values)
         try:

@@ -21,7 +21,6 @@ CALL_FIELDS = (
     "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
-STRETCHES = ("rope_scaling", "rope_factor", "rope_theta")
 VERSION = 1  # of the files; raise it when their content changes
 
 
@@ -42,39 +41,28 @@ class Overrides:
     def __post_init__(self):
         check_choices(self)
 
+    def changed(self, names):
+        """Which of these settings differ from their defaults, in words."""
+        return [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != getattr(type(self), name)]
+
 
 def changes_of(kind, overrides, length, temperature):
     """The settings that Overrides change in a kind of layer, for up to `length` tokens. A window only ever narrows."""
-    changes = {}
-    if overrides.window:
-        changes["window"] = min(overrides.window, kind.n_keys)
-    if temperature is not None:
-        changes["temperature"] = temperature
+    window = min(overrides.window, kind.n_keys) if overrides.window else None
+    changes = {"window": window, "temperature": temperature}
     if can_stretch(kind):
         scaling = overrides.rope_scaling or kind.rope_scaling
+        factor = kind.rope_factor
         if overrides.rope_factor != "auto":
             factor = float(overrides.rope_factor)
         elif scaling == "none":
             factor = 1.0
-        elif scaling == kind.rope_scaling and overrides.layers is not None:  # as --layers says
-            factor = kind.rope_factor
-        elif scaling == kind.rope_scaling:  # as trained, and more past block_size
-            factor = kind.rope_factor * max(1.0, length / kind.block_size)
-        else:
+        elif scaling != kind.rope_scaling:
             factor = max(1.0, length / (kind.rope_block_size or kind.block_size))
-        changes |= {"rope_scaling": scaling, "rope_factor": factor}
-        if overrides.rope_theta is not None:
-            changes["rope_theta"] = overrides.rope_theta
-    return {name: value for name, value in changes.items() if value != getattr(kind, name)}
-
-
-def write_layers(kinds):
-    """The text that read_layers reads as these kinds."""
-    parts = []
-    for settings, count in kinds:
-        words = [f"{name}={value}" for name, value in settings.items()]
-        parts.append(" ".join([*words, f"*{count}"]))
-    return " | ".join(parts)
+        elif overrides.layers is None:  # as trained, and more past block_size; with --layers, as that says
+            factor *= max(1.0, length / kind.block_size)
+        changes |= {"rope_scaling": scaling, "rope_factor": factor, "rope_theta": overrides.rope_theta}
+    return {name: value for name, value in changes.items() if value not in (None, getattr(kind, name))}
 
 
 def can_stretch(kind):
@@ -107,18 +95,15 @@ class Checkpoint:
         changed = {name: value for name, value in asdict(self.config).items() if value != getattr(GPTConfig, name)}
         return files.json_hash([changed, digests])
 
-    def save(self, folder, is_best):
-        """Writes latest.pt and, if is_best, best.pt. Each is replaced completely or not at all, best.pt first: after a
-        kill between the two, the resumed run writes the same best.pt again. ValueError if a weight is not finite."""
+    def save(self, path):
+        """Writes the file completely or not at all. ValueError if a weight is not finite."""
         for name, t in self.weights.items():
             if not t.isfinite().all():
-                raise ValueError(f"{name} is not finite at step {self.step}, so {folder}/latest.pt was not replaced")
+                raise ValueError(f"{name} is not finite at step {self.step}, so {path} was not replaced")
         content = vars(self) | {"version": VERSION, "config": asdict(self.config)}
         del content["path"], content["folder"]  # they change when the file is moved
-        names = ["best.pt", "latest.pt"] if is_best else ["latest.pt"]
-        for name in names:
-            with files.replacing(folder / name) as f:
-                torch.save(content, f)
+        with files.replacing(path) as f:
+            torch.save(content, f)
 
     def model(self, device):
         """The model, in evaluation mode. On a CPU it shares its memory with the checkpoint."""
@@ -133,17 +118,18 @@ class Checkpoint:
                 c = replace(c, layers=overrides.layers)
             if [kind.sink for kind in c.kinds] != [kind.sink for kind in self.config.kinds]:
                 raise ValueError("a model learns its sinks, so that layers cannot add or remove them")
-            stretch = [name for name in STRETCHES if getattr(overrides, name) != getattr(Overrides, name)]
+            stretch = overrides.changed(("rope_scaling", "rope_factor", "rope_theta"))
             if stretch and not any(map(can_stretch, c.kinds)):
-                flags = " ".join(f"--{name}={getattr(overrides, name)}" for name in stretch)
+                flags = " ".join(f"--{change}" for change in stretch)
                 raise ValueError(f"{flags} stretches layers that have rope and no window: there are none")
-            kinds = []
+            parts = []  # of the text that read_layers reads
             for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
-                changes = changes_of(c.kind(settings), overrides, length, temperature)
-                kinds.append((settings | changes, count))
+                settings |= changes_of(c.kind(settings), overrides, length, temperature)
+                words = [f"{name}={value}" for name, value in settings.items()]
+                parts.append(" ".join([*words, f"*{count}"]))
             if c.layers:
-                return replace(c, layers=write_layers(kinds))
-            return c.kind(kinds[0][0])
+                return replace(c, layers=" | ".join(parts))
+            return c.kind(settings)  # the only kind
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
@@ -197,17 +183,14 @@ def load_checkpoint(name, which="best"):
 def find_checkpoint(name, which):
     """The path of a .pt file, of a folder in Hugging Face's format, or of a model on the hub. ValueError if there is no
     such checkpoint."""
-    path = Path(name)
-    if name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
-        return path
-    if path.is_file() and path.name != "config.json":
+    path = Path(name.removesuffix("/config.json"))
+    if path.is_file() or name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
         return path
     for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt"):
         if (path / file).is_file():
             return path / file
-    folder = path.parent if path.name == "config.json" else path
-    if (folder / "config.json").is_file():  # Hugging Face's format
-        return folder
+    if (path / "config.json").is_file():  # Hugging Face's format
+        return path
     nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
     similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
     advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
@@ -252,20 +235,19 @@ def is_whole(path):
 
 
 def save_run(folder, checkpoint, val_loss):
-    """Saves a checkpoint with this validation loss in a folder, also as best.pt if no earlier loss was lower. Returns
-    the checkpoint with the best loss that is saved, and why saving failed: a full disk does not end training. The
-    reason is "" if it succeeded."""
+    """Saves a checkpoint with this validation loss as latest.pt in a folder and, if no earlier loss was lower, as
+    best.pt. Returns the checkpoint with the best loss that is saved, and why saving failed, or "": a full disk does not
+    end training."""
     best = folder / "best.pt"
-    saved_loss = checkpoint.best_val_loss
     was_evaluated = val_loss < math.inf  # not if training was stopped between evaluations
-    is_best = val_loss < saved_loss or (was_evaluated and not best.exists())
-    if is_best:
-        checkpoint = replace(checkpoint, best_val_loss=val_loss)
+    saved = checkpoint
     try:
-        checkpoint.save(folder, is_best)
-        return checkpoint, ""
+        # best.pt first: after a kill between the two, the resumed run writes the same best.pt again
+        if val_loss < checkpoint.best_val_loss or (was_evaluated and not best.exists()):
+            checkpoint = replace(checkpoint, best_val_loss=val_loss)
+            checkpoint.save(best)
+            saved = checkpoint
+        checkpoint.save(folder / "latest.pt")
+        return saved, ""
     except OSError as error:
-        if best.is_file():  # it may have been replaced although latest.pt was not
-            saved_loss = load_checkpoint(best).best_val_loss
-        unsaved = f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
-        return replace(checkpoint, best_val_loss=saved_loss), unsaved
+        return saved, f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"

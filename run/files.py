@@ -44,10 +44,9 @@ def making(path):
 
 
 @contextlib.contextmanager
-def locked(folder, name=".lock", partial=(), wait=False):
+def locked(folder, name=".lock", wait=False):
     """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
-    process holds it; with `wait`, waits for that process instead. `partial` are the patterns of files that a killed
-    process may have left half-written; they are deleted. Different `name`s lock a folder for different purposes."""
+    process holds it; with `wait`, waits for that process instead. Different `name`s are for different purposes."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / name)
     try:
@@ -58,12 +57,8 @@ def locked(folder, name=".lock", partial=(), wait=False):
         print(f"waiting: another process is writing into {folder}", flush=True)
         lock.acquire()
     except OSError as error:
-        if error.filename:  # it cannot be opened
-            raise
-        raise OSError(f"{folder} cannot be locked ({error.strerror}): choose one on another file system") from None
-    for pattern in partial:
-        for path in folder.glob(f".{pattern}.tmp"):
-            path.unlink()
+        advice = "choose one that you may write to, on a file system with locks"
+        raise OSError(f"{folder} cannot be locked ({error.strerror}): {advice}") from None
     try:
         yield
     finally:

@@ -4,8 +4,6 @@ import math
 
 import torch
 
-from model import PositionScheme
-
 
 class Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv 1711.05101), or Muon for the layers' matrices and AdamW for the rest. One
@@ -17,17 +15,14 @@ class Optimizer:
     def __init__(self, model, cfg):
         self.cfg = cfg
         self.names = {p: name for name, p in model.named_parameters()}
-        exempt = set()
-        for prefix, module in model.named_modules():
-            if isinstance(module, PositionScheme):
-                exempt |= {f"{prefix}.{name}" for name in module.no_decay}
+        exempt = {getattr(scheme, name) for scheme in model.schemes for name in scheme.no_decay}
         muon = []
         decayed = []
         undecayed = []
         for p, name in self.names.items():
             if cfg.optimizer == "muon" and p.dim() == 2 and ".h." in name:
                 muon.append(p)
-            elif p.dim() >= 2 and name not in exempt:
+            elif p.dim() >= 2 and p not in exempt:
                 decayed.append(p)
             else:
                 undecayed.append(p)
@@ -38,16 +33,14 @@ class Optimizer:
         self.parts = {"adamw": torch.optim.AdamW(groups, cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=True)}
         if muon:
             self.parts["muon"] = torch.optim.Muon(muon, cfg.muon_lr, cfg.weight_decay)
-        for group in self.groups():
+        self.groups = [group for part in self.parts.values() for group in part.param_groups]
+        for group in self.groups:
             group["initial_lr"] = group["lr"]
-
-    def groups(self):
-        return [group for part in self.parts.values() for group in part.param_groups]
 
     def set_rates(self, step):
         """Sets the learning rates of a step. Returns their share of the peaks."""
         share = schedule(self.cfg, step)
-        for group in self.groups():
+        for group in self.groups:
             group["lr"] = share * group["initial_lr"]
         return share
 

@@ -53,9 +53,8 @@ class Stop:
     def __init__(self):
         self.signum = 0
         self.handlers = {}  # those from before
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            signum = getattr(signal, name, None)  # Windows has no SIGHUP
-            if signum and signal.getsignal(signum) != signal.SIG_IGN:  # respect signals ignored by nohup
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) != signal.SIG_IGN:  # respect signals ignored by nohup
                 self.handlers[signum] = signal.signal(signum, self.stop)
 
     def stop(self, signum, frame):

@@ -19,9 +19,10 @@ def find_run(values):
     folder = Path(values["out_dir"])
     if values.get("eval_only"):
         return load_checkpoint(folder)
-    has_run = (folder / "latest.pt").exists() or (folder / "best.pt").exists()
-    if has_run and (values.get("resume") or not values.get("overwrite")):
-        return load_checkpoint(folder, "latest")
+    if values.get("resume") or not values.get("overwrite"):
+        for path in (folder / "latest.pt", folder / "best.pt"):
+            if path.exists():
+                return load_checkpoint(path)
     if values.get("resume"):
         raise ValueError(f"there is no run to resume in {folder}")
     return None
@@ -31,9 +32,8 @@ def inherited_settings(cls, values, run, source):
     """The settings (fields of cls) that a call takes over unless its own `values` set them. --resume and --eval_only
     take over all but the device."""
     if values.get("resume") or values.get("eval_only"):
-        settings = asdict(run.config) | run.settings | {"dataset": run.dataset_name(values.get("dataset"))}
-        settings |= {"overwrite": False, "device": "auto"}
-        return config.checked(cls, settings, run.path)
+        changes = {"dataset": run.dataset_name(values.get("dataset")), "overwrite": False, "device": "auto"}
+        return config.checked(cls, asdict(run.config) | run.settings | changes, run.path)
     return settings_from(source, values) if source else {}
 
 
@@ -45,20 +45,12 @@ def settings_from(source, values):
     settings |= {"dataset": source.dataset_name(values.get("dataset")), "optimizer": "adamw"}
     scheme = settings["pos_scheme"]
     reads = find_scheme(scheme).reads
-
-    # another scheme: its own settings are not taken over
-    if values.get("pos_scheme", scheme) != scheme:
+    if values.get("pos_scheme", scheme) != scheme:  # the other scheme's own settings are not taken over
         for name in (*reads, "pos_options", "layers"):
             del settings[name]
-        return settings
-
-    # without scaling: rope is trained at the new block_size
-    if values.get("rope_scaling", settings["rope_scaling"]) == "none":
+    elif values.get("rope_scaling", settings["rope_scaling"]) == "none":  # rope is trained at the new block_size
         settings["rope_block_size"] = 0
-        return settings
-
-    # with scaling: from the length that rope was trained at to the new block_size
-    if "rope_block_size" in reads:
+    elif "rope_block_size" in reads:  # from the length that rope was trained at to the new block_size
         length = settings["rope_block_size"] or settings["block_size"]
         reach = values.get("block_size", settings["block_size"]) / length
         settings |= {"rope_block_size": length, "rope_factor": max(settings["rope_factor"], reach)}
@@ -70,14 +62,6 @@ def start(cfg, model, optimizer, dataset, run, source):
     Checkpoint of the first step, without tensors, and messages for the log. ValueError if they do not fit."""
     if run:
         return resume(run, cfg, model, optimizer, dataset)
-    history = []
-    messages = []
-    if source:
-        if cfg.overwrite and source.folder.resolve() == Path(cfg.out_dir).resolve():
-            raise ValueError(f"{cfg.out_dir} holds the weights to start with: choose another --out_dir")
-        known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
-        history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
-        messages = initialise(model, source, dataset)
     checkpoint = Checkpoint(
         {},
         model.config,
@@ -85,9 +69,14 @@ def start(cfg, model, optimizer, dataset, run, source):
         settings=asdict(cfg),
         tokenizer_spec=dataset.tokenizer.spec,
         dataset_hash=dataset.hash,
-        history=history,
     )
-    return checkpoint, messages
+    if not source:
+        return checkpoint, []
+    if cfg.overwrite and source.folder.resolve() == Path(cfg.out_dir).resolve():
+        raise ValueError(f"{cfg.out_dir} holds the weights to start with: choose another --out_dir")
+    known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
+    history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
+    return replace(checkpoint, history=history), initialise(model, source, dataset)
 
 
 def resume(run, cfg, model, optimizer, dataset):
@@ -110,7 +99,7 @@ def changed_settings(run, cfg, dataset):
     old = vars(run.config) | run.settings | {"prepared text": run.dataset_hash[:8]}
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
-    fixed = [name for name in changed if name in vars(run.config) or name in FIXED]
+    fixed = changed.keys() & {*vars(run.config), *FIXED}
     # without --resume nothing may change; with it, all but the model and what is FIXED
     if fixed or (changed and not cfg.resume):
         advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")

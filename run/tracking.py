@@ -68,8 +68,8 @@ class RunLog:
             "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",
             "config": asdict(cfg),
         }
-        log = (str(self.metrics), len(earlier), {})
-        self.process = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init, [log])
+        log = (str(self.metrics), len(earlier), init)
+        self.process = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, [log])
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
@@ -167,21 +167,21 @@ def format_seconds(seconds):
     return str(timedelta(seconds=round(seconds)))
 
 
-def start_wandb(mode, axes, init, logs):
+def start_wandb(mode, axes, logs):
     """Starts run/wandb_process.py, unless mode is disabled. Mode 'auto' is what the user has set for wandb, or else
     online with a login and offline without.
 
-    axes: {prefix: x}: wandb draws every `prefix/*` against x. init: the arguments of wandb.init. logs: for each wandb
-    run (path, offset, further arguments of wandb.init). The process logs the lines of the file after the offset. It
-    finishes when its stdin is closed, even if that is because this process died."""
+    axes: {prefix: x}: wandb draws every `prefix/*` against x. logs: for each wandb run (path, offset, arguments of
+    wandb.init). The process logs the lines of the file after the offset. It finishes when its stdin is closed, even if
+    that is because this process died."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE", mode)
         if os.environ.get("WANDB_DISABLED") == "true":
             mode = "disabled"
     if mode == "disabled":
         return None
-    options = json.dumps({"mode": mode, "axes": axes, "init": init, "logs": logs})
-    command = [sys.executable, "-P", Path(__file__).with_name("wandb_process.py"), options]
+    program = Path(__file__).with_name("wandb_process.py")
+    command = [sys.executable, "-P", program, json.dumps([mode, axes, logs])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
@@ -196,16 +196,16 @@ def finish_wandb(process, patience):
 
 
 def publish(runs, mode, axes, init):
-    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. For axes and
-    init, see start_wandb. Returns whether wandb took everything."""
+    """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. init: what their
+    arguments of wandb.init have in common. For axes, see start_wandb. Returns whether wandb took everything."""
     with tempfile.TemporaryDirectory() as folder:
         logs = []
         for name, (settings, rows) in runs.items():
-            path = Path(folder, str(len(logs)))
-            path.write_text(json_lines(rows))
-            id = f"{name}-{init['id']}"
-            logs.append((str(path), 0, {"id": id, "config": init["config"] | settings}))
-        process = start_wandb(mode, axes, init, logs)
+            path = f"{folder}/{len(logs)}"
+            Path(path).write_text(json_lines(rows))
+            own = {"id": f"{name}-{init['id']}", "config": init["config"] | settings}
+            logs.append((path, 0, init | own))
+        process = start_wandb(mode, axes, logs)
         if not process:
             return False
         finish_wandb(process, PATIENCE * len(runs))

@@ -6,9 +6,9 @@ import json
 import os
 import re
 import secrets
+import select
 import shlex
 import sys
-import threading
 
 
 def start(wandb, mode, axes, init, suffix):
@@ -33,17 +33,16 @@ def start(wandb, mode, axes, init, suffix):
     return run
 
 
-def follow(path, offset, waiting):
-    """Yields the lines of the file after `offset` as they are appended, until the thread `waiting` ends."""
+def follow(path, offset, stdin):
+    """Yields the lines of the file after `offset` as they are appended, until stdin is closed."""
     with open(path, "rb") as f:
         f.seek(offset)
-        while waiting.is_alive():
-            waiting.join(1.0)
+        while not select.select([stdin], [], [], 1.0)[0]:
             yield from f
         yield from f
 
 
-def main(stdin, mode, axes, init, logs):
+def main(stdin, mode, axes, logs):
     import wandb
 
     os.environ["WANDB_SILENT"] = "true"
@@ -53,12 +52,10 @@ def main(stdin, mode, axes, init, logs):
             mode = "offline"
     if mode == "disabled":
         return
-    waiting = threading.Thread(target=stdin.read, daemon=True)
-    waiting.start()
     batch = secrets.token_hex(4)  # no id is ever used twice
-    for n, (path, offset, more) in enumerate(logs):
-        run = start(wandb, mode, axes, init | more, f"-{batch}-{n}")
-        for line in follow(path, offset, waiting):
+    for n, (path, offset, init) in enumerate(logs):
+        run = start(wandb, mode, axes, init, f"-{batch}-{n}")
+        for line in follow(path, offset, stdin):
             with contextlib.suppress(ValueError):  # half a line, left by a full disk
                 run.log(json.loads(line))
         if run.settings._offline:
@@ -73,13 +70,13 @@ def main(stdin, mode, axes, init, logs):
 
 
 if __name__ == "__main__":
-    stdin = os.fdopen(os.dup(0))
+    stdin = os.dup(0)
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, errors="replace")
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="replace")
     for fd in range(3):  # wandb's server inherits these, and would keep a pipe of the shell open
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     try:
-        main(stdin, **json.loads(sys.argv[1]))
+        main(stdin, *json.loads(sys.argv[1]))
     except Exception as error:
         print(f"wandb failed, and the run continues without it: {' '.join(str(error).split())}", file=sys.stderr)
         os._exit(1)  # wandb's own exit waits for a server that may be gone

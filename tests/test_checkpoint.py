@@ -1,4 +1,3 @@
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -8,8 +7,7 @@ import pytest
 import torch
 
 import sample
-from data.tokenizers import CharTokenizer
-from model import GPT, GPTConfig
+from model import GPTConfig
 from run.checkpoint import VERSION, Checkpoint, Overrides, load_checkpoint
 
 HEAD = "lm_head.weight"
@@ -21,32 +19,6 @@ def test_a_file_holds_the_fields_as_plain_types_and_nanogpts_names_of_weights(tr
     assert content["version"] == VERSION
     assert content.keys() - {"version"} == vars(load_checkpoint(folder)).keys() - {"path", "folder"}
     assert content["weights"].keys() > {"transformer.h.0.attn.c_attn.weight", "pos.wpe.weight", HEAD}
-    json.dumps({name: value for name, value in content.items() if name not in ("weights", "optimizer")})
-
-
-def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path):
-    model = GPT(GPTConfig(vocab_size=3, n_embd=2, n_head=1, n_layer=1))
-    saved = Checkpoint(
-        model.state_dict(),
-        model.config,
-        step=7,
-        optimizer={"adamw": {}},
-        settings={"seed": 9},
-        best_val_loss=1.5,
-        tokenizer_spec=CharTokenizer("abc").spec,
-        dataset_hash="hash",
-        segment=2,
-        history=[[3, {}]],
-    )
-    saved.save(tmp_path, is_best=True)
-    for name in ("best.pt", "latest.pt"):
-        loaded = load_checkpoint(tmp_path / name)
-        torch.testing.assert_close(loaded.weights, dict(saved.weights), rtol=0, atol=0)
-        place = {"path": str(tmp_path / name), "folder": tmp_path, "weights": {}}
-        assert replace(loaded, **place) == replace(saved, **place)
-    assert not (tmp_path / "best.pt").samefile(tmp_path / "latest.pt")  # damage to one leaves the other
-    replace(saved, step=8).save(tmp_path, is_best=False)
-    assert (load_checkpoint(tmp_path, "best").step, load_checkpoint(tmp_path, "latest").step) == (7, 8)
 
 
 def test_the_hash_depends_on_weights_and_config_only(trained):
@@ -62,9 +34,7 @@ def test_the_hash_depends_on_weights_and_config_only(trained):
         ({}, 6, [6, 6, 6]),
         ({"window": 8}, 6, [6, 6, 6]),
         ({"window": 8}, 9, [8, 8, 8]),
-        ({"window": 8}, 0, [8, 8, 8]),
         ({"layers": "window=8 | "}, 9, [8, 9, 8]),
-        ({"layers": "window=8 | "}, 6, [6, 6, 6]),
         ({"layers": "window=8 | "}, 0, [8, math.inf, 8]),
         ({"layers": "window=8 | window=12"}, 99, [8, 12, 8]),
     ],
@@ -91,12 +61,9 @@ def test_stretching_leaves_layers_with_a_window_alone():
     [
         (lambda c: c.update(version=VERSION + 1), "train the run again"),
         (lambda c: c.update(weights=Path), "contains code"),
-        (lambda c: c.update(history=None), "history"),
         (lambda c: c["config"].update(n_heads=3), "n_heads"),
         (lambda c: c["config"].update(n_layer=2), "Missing key"),
-        (lambda c: c["config"].update(pos_scheme="elsewhere"), "elsewhere"),
         (lambda c: c["weights"].update({HEAD: c["weights"][HEAD] + 1}), "not tied"),
-        (lambda c: c["tokenizer_spec"].update(chars=torch.zeros(2)), "Tensor"),
     ],
 )
 def test_damaged_content_is_one_line(trained, tmp_path, change, word, refused):

@@ -224,7 +224,14 @@ def test_an_interrupted_measurement_resumes(runs, evaluate, monkeypatch):
 def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, evaluate, tmp_path):
     run = shutil.copytree(runs / "none", tmp_path / "none", ignore=shutil.ignore_patterns("length*"))
     kill = "import os, sys, eval_length; os.fsync = lambda fd: os.kill(os.getpid(), 9)"
-    command = [sys.executable, "-c", f"{kill}; eval_length.main(sys.argv[1:])", run, f"--results_dir={tmp_path}"]
+    command = [
+        sys.executable,
+        "-c",
+        f"{kill}; eval_length.main(sys.argv[1:])",
+        run,
+        f"--results_dir={tmp_path}",
+        "--blocks=20",
+    ]
     assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
     assert {path.suffix for path in run.glob(".*")} == {".lock", ".tmp"}
     evaluate(run)
@@ -348,7 +355,7 @@ def test_a_kept_result_is_written_whole(runs, seeds, evaluate, tmp_path, refused
     before = path.read_bytes()
     assert "seed 2" in refused(eval_length.main, *paths[:2], keep)
     stopped = replace(load_checkpoint(paths[0]), step=3)
-    stopped.save(tmp_path / "stopped", is_best=True)
+    stopped.save(tmp_path / "stopped" / "latest.pt")
     assert "step 3 of 4" in refused(eval_length.main, tmp_path / "stopped", keep)
     assert f"{keep}\n" in refused(eval_length.main, paths[0], f"--keep={path}")
     for flags in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"]):

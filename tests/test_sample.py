@@ -32,18 +32,15 @@ def test_samples_continue_a_prompt_from_a_file_past_the_training_length(runs, sc
     assert ("only the last 16" in note) == (scheme == "learnable")
 
 
-@pytest.mark.parametrize("scheme", scheme_names())
-def test_greedy_with_cache_equals_greedy_without(runs, scheme):
-    model = load_checkpoint(runs[scheme]).model(torch.device("cpu"))
+@torch.no_grad()
+def test_past_max_positions_text_continues_as_in_nanogpt(runs):
+    model = load_checkpoint(runs["learnable"]).model(torch.device("cpu"))
     idx = torch.tensor([[5, 9, 60], [7, 7, 1]])
-    fast = model.generate(idx, 30, temperature=0)
     slow = idx
-    limit = model.config.max_positions or 10**9
-    with torch.no_grad():
-        for _ in range(30):  # as in nanoGPT: computes everything again, cropped to max_positions
-            logits, _ = model(slow[:, -limit:])
-            slow = torch.cat((slow, logits[:, -1].argmax(-1, keepdim=True)), dim=1)
-    assert torch.equal(fast, slow)
+    for _ in range(30):  # computes everything again, cropped to block_size
+        logits, _ = model(slow[:, -16:])
+        slow = torch.cat((slow, logits[:, -1].argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(model.generate(idx, 30, temperature=0), slow)
 
 
 def test_the_seed_and_a_window_are_applied(runs):
@@ -89,20 +86,26 @@ def test_stop_ends_each_text_where_its_document_ends(runs, monkeypatch):
         assert texts == expected
 
 
-def test_draw_respects_top_k_and_top_p():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.tensor([0.1, 0.15, 0.25, 0.5]).log().expand(4000, 4)
+SHARES = [0.1, 0.15, 0.25, 0.5]
+TWO_LIKELIEST = [0, 0, 1 / 3, 2 / 3]
 
-    def shares(temperature=1.0, top_k=0, top_p=1.0):
-        ids = draw(logits.clone(), temperature, top_k, top_p, generator)
-        return (torch.bincount(ids.flatten(), minlength=4) / 4000).tolist()
 
-    two_likeliest = pytest.approx([0, 0, 1 / 3, 2 / 3], abs=0.03)
-    assert shares() == pytest.approx([0.1, 0.15, 0.25, 0.5], abs=0.03)
-    assert shares(top_k=2) == two_likeliest
-    assert shares(top_p=0.6) == two_likeliest  # the token that crosses 0.6 is kept
-    assert shares(temperature=0) == shares(temperature=1e-38) == [0, 0, 0, 1]
-    assert shares(temperature=0.5) == pytest.approx([0.029, 0.065, 0.181, 0.725], abs=0.03)
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, SHARES),
+        ({"top_k": 2}, TWO_LIKELIEST),
+        ({"top_p": 0.6}, TWO_LIKELIEST),  # the token that crosses 0.6 is kept
+        ({"temperature": 0.5}, [0.029, 0.065, 0.181, 0.725]),
+        ({"temperature": 1e-38}, [0, 0, 0, 1]),
+        ({"temperature": 0}, [0, 0, 0, 1]),
+    ],
+)
+def test_draw_respects_temperature_top_k_and_top_p(settings, expected):
+    logits = torch.tensor(SHARES).log().expand(4000, 4).clone()
+    ids = draw(logits, generator=torch.Generator().manual_seed(0), **settings)
+    shares = ids.flatten().bincount(minlength=4) / 4000
+    assert shares.tolist() == pytest.approx(expected, abs=0.03)
 
 
 def test_slow_packages_are_not_imported_before_the_first_token(runs):

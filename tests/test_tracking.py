@@ -53,6 +53,7 @@ def fake(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "modes").touch()
     return tmp_path
 
 
@@ -61,10 +62,10 @@ def logged(folder):
 
 
 def started(folder):
-    """[(mode, id)] of every wandb.init, without the random part of each id."""
-    rows = [line.split() for line in (folder / "modes").read_text().splitlines()]
-    assert len({id for _, id, _ in rows}) == len(rows)
-    return [(mode, re.sub(r"-\w{8}-\d", "", id)) for mode, id, _ in rows]
+    """The mode and the id of every wandb.init, without the random part of each id."""
+    calls = (folder / "modes").read_text().splitlines()
+    assert len(set(calls)) == len(calls)
+    return [re.sub(r"-\w{8}-\d| \d+$", "", call) for call in calls]
 
 
 def is_alive(pid):
@@ -72,15 +73,14 @@ def is_alive(pid):
     return state.exists() and state.read_text().split()[2] != "Z"
 
 
-def test_wandb_gets_the_rows_of_this_call_also_when_it_resumes(run_tiny, fake, capfd):
+def test_wandb_gets_the_rows_of_this_call_also_when_it_resumes(run_tiny, fake):
     folder = run_tiny("r", "--max_iters=3")
     assert [row["step"] for row in logged(fake)] == [0, 3]
     assert logged(fake)[1].keys() > {"train/loss", "val/loss"}
-    assert "wandb sync wandb/" in capfd.readouterr().out
     (fake / "logged").unlink()
     train.main(["--resume", f"--out_dir={folder}", "--max_iters=6", "--log_interval=1"])
     assert [row["step"] for row in logged(fake)] == [4, 5, 6]
-    assert started(fake)[1][1].endswith("-r1")
+    assert started(fake)[1].endswith("-r1")
 
 
 def test_a_wandb_fault_is_one_line_and_training_completes(run_tiny, fake, monkeypatch, capfd):
@@ -91,41 +91,39 @@ def test_a_wandb_fault_is_one_line_and_training_completes(run_tiny, fake, monkey
     assert load_checkpoint(folder).step == 6 and metrics(folder, "step") == [0, 3, 6]
 
 
-def test_wandb_is_offline_without_a_login_or_a_network_and_publish_sends_a_run_for_each_name(fake, monkeypatch, capfd):
-    def modes(names, mode="auto"):
-        """What is started."""
-        (fake / "modes").write_text("")
-        is_logged = publish({name: ({}, [{"step": 1}]) for name in names}, mode, *ARGUMENTS)
-        assert is_logged == bool(started(fake))
-        return started(fake)
+LOGIN = {"WANDB_API_KEY": "k" * 40}
+NO_NETWORK = LOGIN | {"NO_NETWORK": "1"}  # it is tried once
 
-    assert modes("ab") == [("offline", "a-id"), ("offline", "b-id")]
-    out = capfd.readouterr().out
-    assert "wandb leet wandb " in out and "wandb sync wandb/*" in out
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert modes("a") == [("online", "a-id")]
-    assert capfd.readouterr().out == "charts    there\n"
-    assert modes("ab") == [("online", "a-id"), ("online", "b-id")]
-    assert capfd.readouterr().out == "charts    everywhere\n"
-    assert modes("a", "offline") == [("offline", "a-id")]
-    monkeypatch.setenv("NO_NETWORK", "1")
-    assert modes("ab") == [("online", "a-id"), ("offline", "a-id-offline"), ("offline", "b-id")]  # it tries once
-    assert capfd.readouterr().err.count("\n") == 1
-    assert logged(fake) == [{"step": 1}] * 8
-    monkeypatch.setenv("WANDB_DISABLED", "true")
-    assert modes("a") == []
-    monkeypatch.delenv("WANDB_DISABLED")
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert modes("a") == []
+
+@pytest.mark.parametrize(
+    "env, names, mode, expected, charts",
+    [
+        ({}, "ab", "auto", ["offline a-id", "offline b-id"], "wandb leet wandb "),
+        (LOGIN, "a", "auto", ["online a-id"], "there\n"),
+        (LOGIN, "ab", "auto", ["online a-id", "online b-id"], "everywhere\n"),
+        (LOGIN, "a", "offline", ["offline a-id"], "wandb leet wandb "),
+        (NO_NETWORK, "ab", "auto", ["online a-id", "offline a-id-offline", "offline b-id"], "wandb leet wandb "),
+        ({"WANDB_DISABLED": "true"}, "a", "auto", [], ""),
+        ({"WANDB_MODE": "disabled"}, "a", "auto", [], ""),
+    ],
+)
+def test_wandb_is_offline_without_a_login_or_a_network(env, names, mode, expected, charts, fake, monkeypatch, capfd):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    is_logged = publish({name: ({}, [{"step": 1}]) for name in names}, mode, *ARGUMENTS)
+    assert is_logged == bool(expected)
+    assert started(fake) == expected
+    out, err = capfd.readouterr()
+    assert charts in out and ("wandb sync wandb/*" in out) == ("leet" in charts)
+    assert err.count("\n") == (env is NO_NETWORK)
 
 
 @pytest.mark.parametrize("mode, n_runs", [("disabled", 0), ("offline", 3)])
 def test_wandb_follows_the_user_s_settings_and_takes_any_names(mode, n_runs, tmp_path, monkeypatch, capfd):
     folder = tmp_path / "a b"
     (folder / "wandb").mkdir(parents=True)
-    (folder / "wandb" / "settings").write_text(
-        f"[default]\nmode = {mode}\n"
-    )  # as the command `wandb disabled` writes it
+    settings = f"[default]\nmode = {mode}\n"  # as the command `wandb disabled` writes it
+    (folder / "wandb" / "settings").write_text(settings)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
@@ -138,10 +136,8 @@ def test_wandb_follows_the_user_s_settings_and_takes_any_names(mode, n_runs, tmp
 def test_a_wandb_that_hangs_is_ended_after_a_while(fake, monkeypatch, capfd):
     monkeypatch.setenv("HANG", "1")
     monkeypatch.setattr(tracking, "PATIENCE", 3)
-    start = time.monotonic()
     rows = [{"step": step} for step in range(20_000)]  # far more than a pipe holds
     assert not publish({"a": ({}, rows)}, "online", *ARGUMENTS)
-    assert 2.5 < time.monotonic() - start < 8
     assert capfd.readouterr().err.count("\n") == 1
     assert not is_alive((fake / "modes").read_text().split()[-1])
     assert len(logged(fake)) == 20_000

@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 import math
 import os
@@ -45,7 +44,6 @@ def test_every_scheme_trains(run_tiny, scheme):
     losses = metrics(folder, "val/loss")
     assert losses[0] == pytest.approx(math.log(25), abs=0.1)  # uniform over 25 characters
     assert losses[-1] < 2.2
-    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +72,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
     assert_same_run(whole, parts)
     for key in ("step", "val/loss", "train/loss", "train/grad_norm"):
         assert metrics(whole, key) == metrics(parts, key)
-    assert load(whole).best_val_loss == min(metrics(whole, "val/loss")[1:])
 
 
 def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
@@ -86,11 +83,8 @@ def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
 
 
 def test_two_processes_train_as_one_and_either_resumes_the_other(tiny, run_tiny, tmp_path):
-    flags = [
-        "--pos_scheme=t5",
-        "--layers=pos_scheme=none",
-        "--gradient_accumulation_steps=2",
-    ]  # the table gets no gradient
+    # t5's table gets no gradient
+    flags = ["--pos_scheme=t5", "--layers=pos_scheme=none", "--gradient_accumulation_steps=2"]
     one = run_tiny("one", *flags)
     two = run_tiny("two", *flags, "--max_iters=3", "--min_lr=4e-3")
     three = shutil.copytree(two, tmp_path / "three")
@@ -130,10 +124,9 @@ def test_a_run_remembers_its_source_and_every_resume_that_changed_a_setting(run_
     assert load(run_tiny("further", f"--init_from={folder}")).history == [[0, {"init_from": known}]]
 
 
-def test_train_can_be_called_from_python(dataset, tmp_path):
-    size = dict(n_layer=1, n_head=1, n_embd=8, block_size=8, batch_size=2)
-    loss = train(TrainConfig(**size, dataset=dataset, out_dir=str(tmp_path), max_iters=1, device="cpu"))
-    assert loss == load(tmp_path).best_val_loss
+def test_train_can_be_called_from_python(trained, tmp_path):
+    settings = load(trained("rope")).settings | {"out_dir": str(tmp_path)}
+    assert train(TrainConfig(**settings)) == load(tmp_path).best_val_loss
 
 
 def test_eval_only_prints_the_mean_over_the_whole_validation_text(trained, capsys, dataset):
@@ -193,46 +186,45 @@ def test_a_setting_that_may_not_change_is_an_error_on_resuming(trained, dataset)
         changed_settings(dataclasses.replace(run, dataset_hash="another"), cfg, data.load(dataset))
 
 
-def test_an_optimizer_state_that_does_not_fit_is_one_line(run_tiny, tmp_path, refused):
-    path = run_tiny("r", "--max_iters=3") / "latest.pt"
-    whole = torch.load(path)
-    name = "transformer.h.0.ln_1.weight"
-    for change in (
-        lambda states: states["adamw"][name].update(exp_avg=torch.zeros(3)),
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda states: states["adamw"]["transformer.h.0.ln_1.weight"].update(exp_avg=torch.zeros(3)),
         lambda states: states.pop("muon"),
-    ):
-        content = copy.deepcopy(whole)
-        change(content["optimizer"])
-        torch.save(content, path)
-        message = refused(main, "--resume", f"--out_dir={tmp_path}/r", "--max_iters=6")
-        assert "latest.pt" in message and "optimizer" in message
+    ],
+)
+def test_an_optimizer_state_that_does_not_fit_is_one_line(change, trained, tmp_path, refused):
+    path = shutil.copytree(trained("rope"), tmp_path / "r") / "latest.pt"
+    content = torch.load(path)
+    change(content["optimizer"])
+    torch.save(content, path)
+    message = refused(main, "--resume", f"--out_dir={path.parent}", "--max_iters=6")
+    assert "latest.pt" in message and "optimizer" in message
 
 
 def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
-    cfg = TrainConfig(max_iters=100, warmup_iters=10, learning_rate=2.0, min_lr=0.2, muon_lr=0.1)
+    cfg = TrainConfig(max_iters=100, warmup_iters=20, learning_rate=2.0, min_lr=0.2, muon_lr=0.1)
     for decay, quarter in (("linear", 0.775), ("cosine", 0.1 + 0.9 * (2 + math.sqrt(2)) / 4)):
-        decaying = dataclasses.replace(cfg, decay=decay, warmup_iters=20)
+        decaying = dataclasses.replace(cfg, decay=decay)
         shares = [schedule(decaying, step) for step in (0, 19, 20, 40, 60, 100)]
         assert shares == pytest.approx([1 / 21, 20 / 21, 1.0, quarter, 0.55, 0.1])
-    below_min_lr = TrainConfig(learning_rate=3e-5, min_lr=1e-4, warmup_iters=2, max_iters=10)  # never rises
-    assert max(schedule(below_min_lr, step) for step in range(11)) == 1
+    below_min_lr = dataclasses.replace(cfg, learning_rate=0.1)  # never rises
+    assert schedule(below_min_lr, 20) == schedule(below_min_lr, 100) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
-    assert optimizer.set_rates(55) == pytest.approx(0.55)
-    assert [group["lr"] for group in optimizer.groups()] == pytest.approx([1.1, 1.1, 0.055])
+    assert optimizer.set_rates(60) == pytest.approx(0.55)
+    assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, 0.055])
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
 def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
     model = GPT(GPTConfig(16, 32, 1, 2, 8, pos_scheme=scheme))
-    exempt = {id(getattr(model.pos, name)) for name in model.pos.no_decay}
+    exempt = {getattr(model.pos, name) for name in model.pos.no_decay}
     for name, n_muon in (("adamw", 0), ("muon", 4)):  # the matrices of the one block
-        groups = Optimizer(model, TrainConfig(optimizer=name)).groups()
-        params = [id(p) for group in groups for p in group["params"]]
-        assert sorted(params) == sorted(id(p) for p in model.parameters())
+        groups = Optimizer(model, TrainConfig(optimizer=name)).groups
+        decays = {p: group["weight_decay"] > 0 for group in groups for p in group["params"]}
+        assert decays == {p: p.dim() >= 2 and p not in exempt for p in model.parameters()}
+        assert len(decays) == sum(len(group["params"]) for group in groups)
         assert sum(len(group["params"]) for group in groups[2:]) == n_muon
-        for group in groups:
-            for p in group["params"]:
-                assert (p.dim() >= 2 and id(p) not in exempt) == (group["weight_decay"] > 0)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -249,9 +241,7 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
     assert c.rope_block_size == 0  # without scaling, RoPE is trained at its own block_size
     resized = ("pos.wpe.weight", "pos.table", "pos.p")
     assert all(torch.equal(new[name], old[name]) for name in old if name not in resized)
-    if scheme == "learnable":
-        assert torch.equal(new["pos.wpe.weight"][:16], old["pos.wpe.weight"])
-        assert "pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out
+    assert ("pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out) == (scheme == "learnable")
     if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
         assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
     if scheme == "inkling":  # half of block_size; beyond the old extent, the bias was 0

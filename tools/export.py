@@ -205,8 +205,8 @@ def main(argv):
             theirs = transformers.AutoTokenizer.from_pretrained(folder)
             ids = range(tokenizer.n_vocab)
             text = tokenizer.decode_bytes(ids).decode(errors="replace")
-            same_ids = theirs.encode(text, add_special_tokens=False) == list(tokenizer.encode(text))
-            if not same_ids or theirs.decode(ids) != text:
+            read = theirs.encode(text, add_special_tokens=False)
+            if read != list(tokenizer.encode(text)) or theirs.decode(ids) != text:
                 raise ValueError(
                     f"{checkpoint.path}: transformers reads or writes text differently, so nothing was written"
                 )
