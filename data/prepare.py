@@ -45,7 +45,6 @@ class PrepareConfig:
     # flags that only some texts take
     glob: str = "*.txt"  # which files of a folder
     split_on: str = ""  # separator between the documents of a text file; \n\n: blank lines
-    file: config.PathName = ""  # a copy of Tiny Shakespeare that you have
     column: str = "text"  # the column of the rows that holds the text
     config: str = ""  # which configuration of a dataset of the hub
 
@@ -139,10 +138,8 @@ def main(argv):
     for flag in sorted(flags.keys() - {"tokenizer", "name", "overwrite"}):
         if flag not in text.flags:
             raise ValueError(f"--{flag} has no meaning for {' '.join(names)}")
-        if flag != "file":  # every copy is the same text
-            source[flag] = flags[flag]
-    is_trained = kind == "char" or kind.startswith("bpe:")
-    tokenizer = None if is_trained else named_tokenizer(kind)
+        source[flag] = flags[flag]
+    tokenizer = None if kind == "char" or kind.startswith("bpe:") else named_tokenizer(kind)  # None: made from the text
     if tokenizer and tokenizer.eot is None:
         print(f"note: {kind} has no token for the end of a text, so nothing marks where a document ends")
     name = dataset_name(cfg, text)
@@ -157,8 +154,7 @@ def main(argv):
             return 0
         print(f"preparing {name}: {text.source}")
         documents = text.read(cfg)
-        if is_trained:
-            tokenizer = make_tokenizer(kind, documents)
+        tokenizer = tokenizer or make_tokenizer(kind, documents)
         write_dataset(folder, temporary, documents, tokenizer, source)
     if name != data.DEFAULT:  # which is prepared when a training needs it
         folder = f"out/{Path(name).name}"

@@ -1,7 +1,6 @@
 import dataclasses
 import re
 import sys
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,14 +29,14 @@ def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
     assert ds.meta["splits"]["val"]["bytes"] == len(ds.val.tokens)
 
 
-def test_tiny_shakespeare_is_nanogpts(tmp_path, gpt2_bpe):
-    path = shared("tinyshakespeare.txt")
-    text = path.read_text()
-    ds = prepare(tmp_path, "shakespeare_char", f"--file={path}")
+def test_tiny_shakespeare_is_nanogpts(tmp_path, monkeypatch, gpt2_bpe):
+    text = shared("tinyshakespeare.txt").read_text()
+    monkeypatch.setattr(texts, "SHAKESPEARE", shared("tinyshakespeare.txt").as_uri())
+    ds = prepare(tmp_path, "shakespeare_char")
     assert (len(ds.train.tokens), len(ds.val.tokens)) == (1_003_854, 111_540)
     assert ds.tokenizer.chars == "".join(sorted(set(text)))
     assert ds.tokenizer.decode_bytes(ds.val.tokens).decode() == text[1_003_854:]
-    ds = prepare(tmp_path, "shakespeare", f"--file={path}", name="bpe")
+    ds = prepare(tmp_path, "shakespeare", name="bpe")
     assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (301_966, 36_059, 50_257)
 
 
@@ -95,13 +94,14 @@ def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
 
 
 def test_whole_packages_are_for_validation(monkeypatch):
-    def download(command):
+    def install(command):
         for package in ("dask", *texts.HELD_OUT):
-            with zipfile.ZipFile(f"{command[-1][2:]}/{package}-1.whl", "w") as wheel:
-                wheel.writestr(f"{package}/a.py", "x = 1")
-                wheel.writestr(f"{package}/tests/b.py", "x = 1")
+            folder = Path(command[-1][2:], package)
+            folder.mkdir()
+            for name in ("a.py", "test_a.py"):
+                (folder / name).write_text("x = 1")
 
-    monkeypatch.setattr("subprocess.call", download)
+    monkeypatch.setattr("subprocess.call", install)
     splits = texts.packages(None)
     assert [name for name, _ in splits["train"]("")] == ["dask/a.py"]
     assert [name for name, _ in splits["val"]("")] == [f"{package}/a.py" for package in texts.HELD_OUT]

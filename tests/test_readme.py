@@ -14,7 +14,10 @@ import config
 import model
 import train
 
-PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/using.md", "docs/speed.md", "docs/position-encoding.md")}
+PAGES = {
+    page: (ROOT / page).read_text()
+    for page in ("README.md", "docs/using.md", "docs/speed.md", "docs/position-encoding.md")
+}
 BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES.values()), re.S)
 COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
 MODEL = "--n_layer=4 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
