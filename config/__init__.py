@@ -37,11 +37,8 @@ def parse(cls, argv, bare_field=None):
     flags = {}
     files = []
     for arg in map(os.path.expanduser, argv):
-        if arg in ("-h", "--help"):
-            print(help_text(cls))
-            sys.exit(0)
-        if arg == "--version":
-            print(f"Lengthwise {VERSION}")
+        if arg in ("-h", "--help", "--version"):
+            print(f"Lengthwise {VERSION}" if arg == "--version" else help_text(cls))
             sys.exit(0)
         if arg.startswith("--"):
             key, value = parse_flag(cls, arg)
@@ -49,10 +46,8 @@ def parse(cls, argv, bare_field=None):
         elif arg.endswith(".py"):
             files.append(arg)
             values |= read_file(cls, arg)
-        elif takes_many:
-            flags[bare_field] = (*flags.get(bare_field, ()), arg)
-        elif bare_field and bare_field not in flags:
-            flags[bare_field] = arg
+        elif bare_field and (takes_many or bare_field not in flags):
+            flags[bare_field] = (*flags.get(bare_field, ()), arg) if takes_many else arg
         else:
             raise ValueError(
                 f"{arg!r} is neither a config file nor a flag: did you mean --out_dir={arg} or config/{arg}.py?"
@@ -180,10 +175,9 @@ def field_comments(cls):
     comments = {}
     title = ""
     for base in reversed(cls.__mro__[:-1]):
-        for line in inspect.getsource(base).splitlines():
-            if match := re.match(r"    # ([^:]*)", line):
-                title = match[1]
-            elif match := re.match(r"    (\w+):[^#]*#?\s*(.*)", line):
-                name, comment = match.groups()
+        lines = re.findall(r"^    (?:# ([^:\n]*)|(\w+):[^#\n]*#? *(.*))", inspect.getsource(base), re.MULTILINE)
+        for new_title, name, comment in lines:
+            title = new_title or title
+            if name:
                 comments[name] = title, comment or comments[name][1]
     return comments

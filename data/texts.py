@@ -51,10 +51,10 @@ class Text:
 # Files and other whole texts
 
 
-def split_texts(texts, separator="", smallest=0, largest=math.inf):
+def split_texts(texts, separator=""):
     """Divides {name: text or file} into documents {"train": …, "val": …}, with about a tenth of the text for
-    validation: the last tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest`
-    bytes. Each part of a text between separators, if one is given, is a document. ValueError if no text has one."""
+    validation: the last tenth of each if there are fewer than ten, otherwise whole texts. Each part of a text between
+    separators, if one is given, is a document. ValueError if no text has one."""
     separator = separator.replace("\\n", "\n")  # a shell passes \n as two characters
     pattern = NOWHERE
     if separator:  # a text may have the line ends of Windows
@@ -62,7 +62,7 @@ def split_texts(texts, separator="", smallest=0, largest=math.inf):
         if not any(pattern.search(text_of(source)) for source in texts.values()):
             raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
     if len(texts) >= 10:
-        return divided(texts, choose_validation(texts, smallest, largest), pattern)
+        return divided(texts, choose_validation(texts), pattern)
     halves = {}
     for name, source in texts.items():
         halves[name], halves[f"the end of {name}"] = cut(text_of(source), pattern)
@@ -86,8 +86,9 @@ def cut(text, pattern):
     return text[:start], text[start:]
 
 
-def choose_validation(texts, smallest, largest):
-    """The names of the texts for validation, drawn by the hash of their names until they hold a tenth of all bytes."""
+def choose_validation(texts, smallest=0, largest=math.inf):
+    """The names of the texts for validation, of `smallest` to `largest` bytes each, drawn by the hash of their names
+    until they hold a tenth of all bytes."""
     sizes = {name: len(text_of(source).encode()) for name, source in texts.items()}
     wanted = 0.1 * sum(sizes.values())
     most_names = max(1, len(sizes) // 5)
@@ -238,7 +239,7 @@ def sympy(cfg):
         command = f"pip install --force-reinstall sympy=={SYMPY}"
         raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {command}")
     # the validation text has room for long contexts in many documents, none of which weighs much
-    return split_texts(files, smallest=4_000, largest=50_000)
+    return divided(files, choose_validation(files, smallest=4_000, largest=50_000))
 
 
 def packages(cfg):
