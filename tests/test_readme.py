@@ -90,7 +90,7 @@ def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path
 
 
 @pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
-def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsys):
+def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, capsys):
     text, english = ((ROOT / "docs" / name).read_text() for name in (page, "position-encoding.md"))
     (printed,) = re.findall(r"```text\n(.*?)```", text, re.S)
     example = re.search(r"```python\n(.*?)```", english, re.S)[1]
@@ -102,10 +102,6 @@ def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsy
     for path in re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r"`(schemes/\w+\.png)`", text):
         assert (ROOT / "docs" / path).exists(), path
 
-
-@pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
-def test_the_teaching_page_quotes_the_code_and_computes_its_numbers(page):
-    text = (ROOT / "docs" / page).read_text()
     files = [ROOT / "model.py", *(ROOT / "schemes").glob("*.py")]
     code = "".join(path.read_text() for path in files)
     quotes = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "import torch" not in block]
