@@ -135,11 +135,11 @@ def read_layers(cls, names, text):
         settings = {}
         count = 1
         for word in part.split():
-            name, equals, value = word.partition("=")
             if re.fullmatch(r"\*[1-9]\d*", word):
                 count = int(word[1:])
-            elif name in names:
-                settings[name] = convert(name, value if equals else True, types_of(cls, name))
+            elif word.partition("=")[0] in names:
+                name, value = parse_flag(cls, word)
+                settings[name] = value
             else:
                 raise ValueError(f"{word} is neither a count, such as *3, nor one of: {', '.join(names)}")
         kinds.append((settings, count))

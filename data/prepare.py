@@ -115,10 +115,11 @@ def dataset_name(cfg, text):
 
 def check_unchanged(name, source, tokenizer):
     """ValueError if the prepared dataset `name` is from another source, or in the tokens of another tokenizer."""
-    dataset = data.load(name)
-    source = source | {"sha256": dataset.meta["source"].get("sha256")}  # of the whole text, which is not read again
-    spec = tokenizer.spec if tokenizer else dataset.tokenizer.spec
-    if (dataset.meta["source"], dataset.tokenizer.spec) != (source, spec):
+    meta = data.load(name).meta
+    given = {"source": source | {"sha256": meta["source"].get("sha256")}}  # of the whole text, which is not read again
+    if tokenizer:
+        given["tokenizer"] = tokenizer.spec
+    if meta | given != meta:
         raise ValueError(
             f"{data.folder_of(name)} was prepared from another text or with other flags, or the text or the tokenizer "
             "has changed: choose another --name, or --overwrite"

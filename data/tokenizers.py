@@ -86,9 +86,10 @@ class HuggingFaceTokenizer:
             self.inner.no_truncation()
             added = self.inner.get_added_tokens_decoder()  # {id: token}, stored as text
             alphabet = byte_alphabet()
-            self.bytes = {}  # id -> bytes
-            for token, id in self.inner.get_vocab().items():
-                self.bytes[id] = token.encode() if id in added else bytes(alphabet[char] for char in token)
+            self.bytes = {
+                id: token.encode() if id in added else bytes(alphabet[char] for char in token)
+                for token, id in self.inner.get_vocab().items()
+            }
         except Exception as error:  # the package raises nothing more specific
             raise ValueError(f"not a tokenizer.json of byte-level BPE ({error!r})") from None
         self.n_vocab = max(self.bytes) + 1
