@@ -189,23 +189,21 @@ def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, argu
 # Tokenizers
 
 
-def test_text_in_the_tokens_of_a_tokenizer_json(tmp_path):
-    path = tokenizer_json(tmp_path / "tokenizer.json")
-    prepare(tmp_path, write_texts(tmp_path / "texts"), f"--tokenizer={path}")
-    (tmp_path / "tokenizer.json").unlink()  # the dataset and checkpoints carry it
+@pytest.mark.parametrize(
+    "end", ["<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "[EOS]", "<|eod|>"]
+)
+def test_text_in_the_tokens_of_a_tokenizer_json_that_names_the_end_of_text(tmp_path, end):
+    path = Path(tokenizer_json(tmp_path / "tokenizer.json"))
+    content = path.read_text().replace("<|endoftext|>", end)
+    path.write_text(content.replace('"special": true', '"special": false'))
+    prepare(tmp_path, write_texts(tmp_path / "texts", n=1), f"--tokenizer={path}")
+    path.unlink()  # the dataset and checkpoints carry it
     tokenizer = data.load(f"{tmp_path}/set").tokenizer
-    text = "".join(map(chr, range(1, 3000))) + " naïve 中文 🙂 <|endoftext|>"
+    text = "".join(map(chr, range(1, 3000))) + f" naïve 中文 🙂 {end}"
     ids = tokenizer.encode(text)
     assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == text.encode()  # token by token, as sample.py does
     assert (ids[-1], tokenizer.eot, tokenizer.n_vocab) == (0, 0, 270)
-
-
-@pytest.mark.parametrize("name", ["<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "[EOS]", "<|eod|>"])
-def test_the_end_of_text_has_many_names_and_inside_a_text_is_only_text(tmp_path, name):
-    content = Path(tokenizer_json(tmp_path / "t.json")).read_text()
-    content = content.replace("<|endoftext|>", name).replace('"special": true', '"special": false')
-    tokenizer = tokenizer_from({"kind": "hf", "json": content})
-    assert tokenizer.eot == 0 and tokenizer.encode(name) == [0] and 0 not in tokenizer.encode(name, plain=True)
+    assert 0 not in tokenizer.encode(text, plain=True)
     with pytest.raises(ValueError, match="udcff"):
         tokenizer.encode("\udcff")
 

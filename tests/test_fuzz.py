@@ -16,9 +16,23 @@ from run.checkpoint import load_checkpoint
 from train import TrainConfig
 
 VALUES = [
-    None, True, -1, 0, 3, 1.5, 2**40, 10**30, float("nan"), float("inf"),
-    "", "x", "O", "../..", [], [1], ["a"], [[[[]]]], {}, {"kind": "bpe"}, {5: 6},
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2**40,
+    float("nan"),
+    "",
+    "x",
+    "O",
+    "../..",
+    [1],
+    ["a"],
+    {},
+    {"kind": "bpe"},
+    {5: 6},
+]
 
 
 def places(value):
