@@ -37,11 +37,8 @@ def parse(cls, argv, bare_field=None):
     flags = {}
     files = []
     for arg in map(os.path.expanduser, argv):
-        if arg in ("-h", "--help"):
-            print(help_text(cls))
-            sys.exit(0)
-        if arg == "--version":
-            print(f"Lengthwise {VERSION}")
+        if arg in ("-h", "--help", "--version"):
+            print(f"Lengthwise {VERSION}" if arg == "--version" else help_text(cls))
             sys.exit(0)
         if arg.startswith("--"):
             key, value = parse_flag(cls, arg)
@@ -49,10 +46,8 @@ def parse(cls, argv, bare_field=None):
         elif arg.endswith(".py"):
             files.append(arg)
             values |= read_file(cls, arg)
-        elif takes_many:
-            flags[bare_field] = (*flags.get(bare_field, ()), arg)
-        elif bare_field and bare_field not in flags:
-            flags[bare_field] = arg
+        elif bare_field and (takes_many or bare_field not in flags):
+            flags[bare_field] = (*flags.get(bare_field, ()), arg) if takes_many else arg
         else:
             raise ValueError(
                 f"{arg!r} is neither a config file nor a flag: did you mean --out_dir={arg} or config/{arg}.py?"
@@ -140,11 +135,11 @@ def read_layers(cls, names, text):
         settings = {}
         count = 1
         for word in part.split():
-            name, equals, value = word.partition("=")
             if re.fullmatch(r"\*[1-9]\d*", word):
                 count = int(word[1:])
-            elif name in names:
-                settings[name] = convert(name, value if equals else True, types_of(cls, name))
+            elif word.partition("=")[0] in names:
+                name, value = parse_flag(cls, word)
+                settings[name] = value
             else:
                 raise ValueError(f"{word} is neither a count, such as *3, nor one of: {', '.join(names)}")
         kinds.append((settings, count))
@@ -180,10 +175,9 @@ def field_comments(cls):
     comments = {}
     title = ""
     for base in reversed(cls.__mro__[:-1]):
-        for line in inspect.getsource(base).splitlines():
-            if match := re.match(r"    # ([^:]*)", line):
-                title = match[1]
-            elif match := re.match(r"    (\w+):[^#]*#?\s*(.*)", line):
-                name, comment = match.groups()
+        lines = re.findall(r"^    (?:# ([^:\n]*)|(\w+):[^#\n]*#? *(.*))", inspect.getsource(base), re.MULTILINE)
+        for new_title, name, comment in lines:
+            title = new_title or title
+            if name:
                 comments[name] = title, comment or comments[name][1]
     return comments

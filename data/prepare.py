@@ -45,7 +45,6 @@ class PrepareConfig:
     # flags that only some texts take
     glob: str = "*.txt"  # which files of a folder
     split_on: str = ""  # separator between the documents of a text file; \n\n: blank lines
-    file: config.PathName = ""  # a copy of Tiny Shakespeare that you have
     column: str = "text"  # the column of the rows that holds the text
     config: str = ""  # which configuration of a dataset of the hub
 
@@ -116,10 +115,11 @@ def dataset_name(cfg, text):
 
 def check_unchanged(name, source, tokenizer):
     """ValueError if the prepared dataset `name` is from another source, or in the tokens of another tokenizer."""
-    dataset = data.load(name)
-    source = source | {"sha256": dataset.meta["source"].get("sha256")}  # of the whole text, which is not read again
-    spec = tokenizer.spec if tokenizer else dataset.tokenizer.spec
-    if (dataset.meta["source"], dataset.tokenizer.spec) != (source, spec):
+    meta = data.load(name).meta
+    given = {"source": source | {"sha256": meta["source"].get("sha256")}}  # of the whole text, which is not read again
+    if tokenizer:
+        given["tokenizer"] = tokenizer.spec
+    if meta | given != meta:
         raise ValueError(
             f"{data.folder_of(name)} was prepared from another text or with other flags, or the text or the tokenizer "
             "has changed: choose another --name, or --overwrite"
@@ -139,10 +139,8 @@ def main(argv):
     for flag in sorted(flags.keys() - {"tokenizer", "name", "overwrite"}):
         if flag not in text.flags:
             raise ValueError(f"--{flag} has no meaning for {' '.join(names)}")
-        if flag != "file":  # every copy is the same text
-            source[flag] = flags[flag]
-    is_trained = kind == "char" or kind.startswith("bpe:")
-    tokenizer = None if is_trained else named_tokenizer(kind)
+        source[flag] = flags[flag]
+    tokenizer = None if kind == "char" or kind.startswith("bpe:") else named_tokenizer(kind)  # None: made from the text
     if tokenizer and tokenizer.eot is None:
         print(f"note: {kind} has no token for the end of a text, so nothing marks where a document ends")
     name = dataset_name(cfg, text)
@@ -157,8 +155,7 @@ def main(argv):
             return 0
         print(f"preparing {name}: {text.source}")
         documents = text.read(cfg)
-        if is_trained:
-            tokenizer = make_tokenizer(kind, documents)
+        tokenizer = tokenizer or make_tokenizer(kind, documents)
         write_dataset(folder, temporary, documents, tokenizer, source)
     if name != data.DEFAULT:  # which is prepared when a training needs it
         folder = f"out/{Path(name).name}"

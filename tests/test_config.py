@@ -29,29 +29,23 @@ class Knobs:
         config.check_choices(self)
 
 
-def test_a_later_file_wins_over_earlier_ones_and_flags_win_over_files(tmp_path):
-    (tmp_path / "a.py").write_text("import math\n_hidden = 7\nn = 2 * 3\nrate = 1\nname = 'a'\n")
-    (tmp_path / "b.py").write_text("name = 'b'\n")
-    files = [f"{tmp_path}/a.py", f"{tmp_path}/b.py"]
-    assert config.load(Knobs, files) == Knobs(n=6, rate=1.0, name="b")
-    assert config.load(Knobs, ["--name=c=d", *files, "--n=1e3"]) == Knobs(n=1000, rate=1.0, name="c=d")
-    assert config.load(Knobs, ["a/b", "--n=2", "c"], bare_field="runs") == Knobs(n=2, runs=("a/b", "c"))
-
-
-def test_a_value_is_read_as_the_type_of_its_field():
-    flags = ["--flag", "--maybe", "--name=3", "--rate=1e-3", "--kind=b"]
-    assert config.load(Knobs, flags) == Knobs(flag=True, maybe=True, name="3", rate=1e-3, kind="b")
-    assert config.load(Knobs, ["--flag=False", "--maybe=None", "--name="]) == Knobs(flag=False, maybe=None, name="")
-    assert config.load(Knobs, ["--flag=true"]).flag
-
-
-def test_a_tilde_is_the_home_folder_in_paths_only(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "c.py").write_text("folder = '~/a'\nname = '~/b'")
-    assert config.load(Knobs, ["~/c.py", "~/r"], bare_field="runs") == Knobs(
-        folder=f"{tmp_path}/a", name="~/b", runs=(f"{tmp_path}/r",)
-    )
-    assert config.load(Knobs, ["--folder=~/a", "--name=~/b"]) == Knobs(folder=f"{tmp_path}/a", name="~/b")
+@pytest.mark.parametrize(
+    "line, settings",
+    [
+        ("a.py b.py", dict(n=6, rate=1.0, name="b", folder="/home/a")),  # a later file wins
+        ("--name=c=d a.py b.py --n=1e3", dict(n=1000, rate=1.0, name="c=d", folder="/home/a")),  # and flags over files
+        ("r/s --n=2 ~/t", dict(n=2, runs=("r/s", "/home/t"))),
+        ("--flag --maybe --name=3 --rate=1e-3 --kind=b", dict(flag=True, maybe=True, name="3", rate=1e-3, kind="b")),
+        ("--flag=False --maybe=None --name=", dict(flag=False, maybe=None, name="")),
+        ("--flag=true --folder=~/a --name=~/b", dict(flag=True, folder="/home/a", name="~/b")),
+    ],
+)
+def test_a_value_has_the_type_of_its_field(line, settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("import math\n_hidden = 7\nn = 2 * 3\nrate = 1\nname = 'a'\nfolder = '~/a'")
+    (tmp_path / "b.py").write_text("name = 'b'")
+    assert config.load(Knobs, line.split(), bare_field="runs") == Knobs(**settings)
 
 
 @pytest.mark.parametrize(

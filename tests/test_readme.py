@@ -14,15 +14,15 @@ import config
 import model
 import train
 
-PAGES = {page: (ROOT / page).read_text() for page in ("README.md", "docs/using.md", "docs/speed.md", "docs/position-encoding.md")}
-BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES.values()), re.S)
+NAMES = ("README.md", "docs/using.md", "docs/speed.md", "docs/position-encoding.md")
+PAGES = [(ROOT / name).read_text() for name in NAMES]
+BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES), re.S)
 COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
 MODEL = "--n_layer=4 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
 SIZES = {  # flags that make a script's commands quick
     "eval_length": ["--blocks=4", "--device=cpu"],
     "sample": ["--max_new_tokens=8", "--device=cpu"],
     "tools.bench": "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --device=cpu --rounds=1".split(),
-    "tools.export": [],
 }
 
 
@@ -38,13 +38,12 @@ def calls(line):
 def test_the_two_commands_come_first_and_the_pages_are_complete_and_short():
     assert COMMANDS[0].endswith("pip install -r requirements.txt && python train.py config/rope.py")
     assert COMMANDS[1].endswith("pip install -r requirements-dev.txt && python -m pytest")
-    lines = PAGES["README.md"].splitlines()
+    lines = PAGES[0].splitlines()
     assert next(line for line in lines if "pip install -r requirements-dev.txt" in line) == COMMANDS[1]  # as in .ci/run
     assert len(lines) <= 185
-    for page, text in PAGES.items():
-        assert "@@" not in text
-        for path in re.findall(r"\]\((?!http)([^)#]+)", text):
-            assert ((ROOT / page).parent / path).exists(), path
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for path in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / path).exists(), path
 
 
 def test_every_command_runs(dataset, tmp_path, monkeypatch):
@@ -59,13 +58,13 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
             if script == "data.prepare":  # test_data.py prepares; here, its arguments must be understood
                 config.load(importlib.import_module(script).PrepareConfig, arguments, bare_field="name")
                 continue
-            extra = SIZES.get(script)
-            if any(a.startswith("--lengths") for a in arguments) and script == "tools.bench":
+            extra = SIZES.get(script, [])
+            if script == "tools.bench" and "--lengths" in "".join(arguments):
                 extra = [*extra, "--lengths=8,32"]
             if script == "train":
                 text = facts if "config/recall.py" in arguments else dataset
                 extra = [f"--dataset={text}", *MODEL.split()]
-                if "--resume" in arguments or any(a.startswith("--init_from") for a in arguments):
+                if any(a.startswith(("--resume", "--init_from")) for a in arguments):
                     extra = ["--max_iters=3", "--device=cpu"]
                 if "--eval_only" in arguments:
                     extra = ["--device=cpu"]
@@ -77,7 +76,7 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
 def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path, monkeypatch):
     import schemes
 
-    example = re.search(r"```python\n(.*?)```", PAGES["README.md"], re.S)[1]
+    example = re.search(r"```python\n(.*?)```", PAGES[0], re.S)[1]
     (tmp_path / "example.py").write_text(example.replace('"mine"', '"example"'))  # the reader may have schemes/mine.py
     monkeypatch.setattr(schemes, "__path__", [*schemes.__path__, str(tmp_path)])
     importlib.import_module("schemes.example")
@@ -87,7 +86,7 @@ def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path
 
 
 @pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
-def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsys):
+def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, capsys):
     text, english = ((ROOT / "docs" / name).read_text() for name in (page, "position-encoding.md"))
     (printed,) = re.findall(r"```text\n(.*?)```", text, re.S)
     example = re.search(r"```python\n(.*?)```", english, re.S)[1]
@@ -96,13 +95,9 @@ def test_the_teaching_page_prints_what_it_says_and_names_what_exists(page, capsy
     tests = "".join(p.read_text() for p in (ROOT / "tests").glob("*.py"))
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
-    for path in re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r"`(schemes/\w+\.png)`", text):
+    for path in re.findall(r"`(schemes/\w+\.png)`", text):
         assert (ROOT / "docs" / path).exists(), path
 
-
-@pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
-def test_the_teaching_page_quotes_the_code_and_computes_its_numbers(page):
-    text = (ROOT / "docs" / page).read_text()
     files = [ROOT / "model.py", *(ROOT / "schemes").glob("*.py")]
     code = "".join(path.read_text() for path in files)
     quotes = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "import torch" not in block]

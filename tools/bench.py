@@ -82,7 +82,6 @@ def time_steps(cfg, device, dtype):
     """Prints the speed of a training step of each contender. The ratio is the median over the rounds of its speed
     relative to the first in the same round."""
     pairs = contenders(cfg, device)
-    base = cfg.chosen[0]
     is_compiled = device.type == "cuda" if cfg.compile is None else cfg.compile
     if is_compiled:
         torch._dynamo.config.recompile_limit = len(pairs)  # by default, the ninth model of a class is not compiled
@@ -90,30 +89,25 @@ def time_steps(cfg, device, dtype):
             model.compile()
     x, y = torch.randint(cfg.vocab_size, (2, cfg.batch_size, cfg.block_size), device=device)
 
-    def step(model, optimizer):
+    def step_s(model, optimizer):
+        start = time.perf_counter()
         loss = forward_backward(model, x, y, dtype)
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         model.zero_grad()
         loss.item()  # waits for the device
+        return time.perf_counter() - start
 
-    seconds = {name: [] for name in pairs}
-    for _ in range(WARMUP + cfg.rounds):
-        for name, pair in pairs.items():
-            start = time.perf_counter()
-            step(*pair)
-            seconds[name].append(time.perf_counter() - start)
-
+    rounds = [[step_s(*pair) for pair in pairs.values()] for _ in range(WARMUP + cfg.rounds)]
+    seconds = np.array(rounds[WARMUP:])  # (rounds, contenders)
+    median_s = np.median(seconds, axis=0)
+    speed = np.median(seconds[:, :1] / seconds, axis=0)
     settings = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * is_compiled
     print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {settings}")
-    print(f"{'':20}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {base}':>30}")
-    base_s = np.array(seconds[base][WARMUP:])
-    for name, (model, _) in pairs.items():
-        step_s = np.array(seconds[name][WARMUP:])
-        median_s = np.median(step_s)
-        speed = np.median(base_s / step_s)
+    print(f"{'':20}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {cfg.chosen[0]}':>30}")
+    for n, (name, (model, _)) in enumerate(pairs.items()):
         size = sum(p.numel() for p in model.parameters())
-        print(f"{name:20}{size:12,}{1000 * median_s:11.1f}{x.numel() / median_s:11,.0f}{speed:30.3f}")
+        print(f"{name:20}{size:12,}{1000 * median_s[n]:11.1f}{x.numel() / median_s[n]:11,.0f}{speed[n]:30.3f}")
 
 
 def peak_memory(action, device):
