@@ -70,7 +70,7 @@ def label_ends(axes, ends, apart=0.05, bold=()):
 
     def height_of(line):
         *_, end = line
-        return to_axes.transform(end)[1] if end else 0.0
+        return to_axes.transform(end)[1] if end else 0.02
 
     ends = sorted(ends, key=height_of, reverse=True)
     for (label, color, end), height in zip(ends, spread(map(height_of, ends), apart), strict=True):
