@@ -50,9 +50,8 @@ class Protocol:
             raise ValueError(f"--protocol={self.name} has no --block_tokens")
         default, largest = self.block_sizes()
         if cfg.block_tokens > largest:
-            shortest = self.lengths[0]
             raise ValueError(
-                f"block_tokens={cfg.block_tokens}: at most {largest}, since the shortest length is {shortest}"
+                f"block_tokens={cfg.block_tokens}: at most {largest}, since the shortest length is {self.lengths[0]}"
             )
         self.block_tokens = cfg.block_tokens or default
         before, _ = self.layout(self.longest)
