@@ -8,6 +8,7 @@ run folders and are not repeated; after Ctrl-C, the same command resumes. Protoc
 
 import inspect
 import json
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,16 +19,9 @@ from tqdm import tqdm
 import config
 import data
 from evaluation import recall  # noqa: F401  (it registers its protocol)
-from evaluation.lines import (
-    Line,
-    is_line,
-    line_path,
-    measured_before,
-    without_seed,
-    write_arrays,
-)
+from evaluation.lines import Line, is_line, measured_before, without_seed, write_arrays
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import charts, draw, print_report, result_of, write_numbers
+from evaluation.report import charts, draw, numbers_of, print_report, result_of
 from evaluation.seeds import group_seeds, note_differences
 from evaluation.windows import Scorer
 from model import PositionScheme, at_least, find_scheme
@@ -84,8 +78,8 @@ class EvalConfig(Overrides):
 
 
 def open_runs(cfg):
-    """The runs {name: Checkpoint}, the kept results {name: Line}, and the dataset. ValueError if they do not fit
-    together."""
+    """The runs {name: Checkpoint}, the kept results {name: Line}, and the dataset. ValueError if they are on different
+    texts."""
     opened = {path: Line.read(path) if is_line(path) else load_checkpoint(path) for path in cfg.runs}
     names = [item.folder.resolve().name for item in opened.values()]
     if len(set(names)) == len(names):  # otherwise they keep their paths
@@ -95,8 +89,7 @@ def open_runs(cfg):
     texts = {name: item.dataset_name(cfg.dataset) for name, item in opened.items()}
     if len(set(texts.values())) > 1:
         found = ", ".join(f"{name} on {text}" for name, text in texts.items())
-        how = "a kept result is valid for its own text only" if kept else "choose one with --dataset=NAME"
-        raise ValueError(f"the runs were trained on different texts ({found}): {how}")
+        raise ValueError(f"the runs were trained on different texts ({found}): choose one with --dataset=NAME")
     dataset = data.load(next(iter(texts.values())))
     for item in opened.values():
         item.check_dataset(dataset, cfg.dataset)
@@ -122,18 +115,11 @@ def check_runs(cfg, protocol, runs):
             raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
 
 
-def check_kept(cfg, protocol, blocks, kept):
-    """ValueError if a kept result does not answer what cfg asks."""
-    flags = " ".join(f"--{change}" for change in cfg.changes())
-    for line in kept.values():
-        if flags:
-            raise ValueError(f"{line.path} is a kept result: to measure with {flags}, name its run folders")
-        line.check_measured(protocol, blocks)
-
-
 def path_to_keep(cfg, name, runs):
-    """Where --keep writes the line of runs with this name. ValueError if the file there has further seeds."""
-    path = line_path(cfg.keep, without_seed(Path(name).name, runs[0].settings), cfg.changes())
+    """Where --keep writes the line of runs with this name, without .npz: it is named by them and by what the evaluation
+    changes in their models, in words (window=128): rope-window128. ValueError if the file there has further seeds."""
+    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
+    path = Path(cfg.keep, "-".join([without_seed(Path(name).name, runs[0].settings), *words]))
     if is_line(path):
         missing = {run["seed"] for run in Line.read(path).runs} - {run.settings["seed"] for run in runs}
         if missing:
@@ -143,68 +129,61 @@ def path_to_keep(cfg, name, runs):
 
 def scheme_source(model_config):
     """The source of the modules that define a model's schemes. If it changes, losses measured before are not reused."""
-    modules = {}
+    modules = set()
     for kind in (model_config, *model_config.kinds):
         classes = find_scheme(kind.pos_scheme).__mro__
-        for cls in classes[: classes.index(PositionScheme)]:
-            modules[cls.__module__] = inspect.getmodule(cls)
-    return [inspect.getsource(modules[name]) for name in sorted(modules)]
+        modules.update(map(inspect.getmodule, classes[: classes.index(PositionScheme)]))
+    return sorted(map(inspect.getsource, modules))
 
 
-def measure(cfg, protocol, run, dataset, blocks, keep=True):
-    """What each job yields, {name: array}, and whether anything was computed. What the run's folder already has is not
-    computed again; the rest is saved there job by job, if `keep`."""
+def measure(cfg, protocol, run, keep=True):
+    """What each job yields, {name: array}. What the run's folder already has is not computed again; the rest is saved
+    there job by job, if `keep`."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
-    trained = run.config.block_size
     inputs = {  # all that the losses depend on; one file serves any lengths up to the longest
         "protocol": protocol.settings() | {"lengths": protocol.longest},
         "checkpoint": run.hash,
-        "dataset": dataset.hash,
+        "dataset": protocol.dataset.hash,
         "dtype": str(dtype),
         "changes": cfg.changes(),
         "scheme": scheme_source(run.config),
     }
     path = run.folder / f"{protocol.stem}-{files.json_hash(inputs)[:12]}.npz"
-    arrays = measured_before(path, len(blocks.ends))
-    jobs = protocol.jobs(trained, run.config.max_positions)
-    missing = {job: length for job, length in jobs.items() if job not in arrays}
+    arrays = measured_before(path, len(protocol.blocks.ends))
+    missing = {job: length for job, length in protocol.jobs(run.config).items() if job not in arrays}
     if not missing:
-        return arrays, False
+        print(f"{run.folder}: measured before", flush=True)
+        return arrays
+    start = time.perf_counter()
     model = run.model(device)
-    n_tokens = sum(protocol.n_tokens(length, blocks) for length in missing.values())
+    n_tokens = sum(map(protocol.n_tokens, missing.values()))
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        scorer = Scorer(model, dataset, dtype, bar.update, cfg.max_position)
+        scorer = Scorer(model, protocol.dataset, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
             model.override(run.config_with(cfg, length, cfg.temperature))
-            arrays |= protocol.measure(job, length, scorer, blocks, trained)
+            arrays |= protocol.measure(job, length, scorer)
             if keep:
-                write_arrays(path, blocks, arrays, inputs=json.dumps(inputs))
-    return arrays, True
+                write_arrays(path, protocol.blocks, arrays, inputs=json.dumps(inputs))
+    print(f"{run.folder}: {tracking.format_seconds(time.perf_counter() - start)}", flush=True)
+    return arrays
 
 
-def measure_line(cfg, protocol, dataset, blocks, unlogged, runs):
-    """The Line of runs {name: Checkpoint} that differ only in their seed. If anything was computed, the file `unlogged`
-    says so."""
+def measure_line(cfg, protocol, runs):
+    """The Line of Checkpoints that differ only in their seed."""
     measured = []
-    for name, run in runs.items():
-        start = time.perf_counter()
+    for run in runs:
         try:
             with files.locked(run.folder, ".evaluation.lock", wait=True):
-                arrays, computed = measure(cfg, protocol, run, dataset, blocks)
+                arrays = measure(cfg, protocol, run)
         except OSError as error:  # a read-only folder, or a full disk
-            print(f"note: new losses of {name} are not kept: {error}")
-            arrays, computed = measure(cfg, protocol, run, dataset, blocks, keep=False)
-        took = tracking.format_seconds(time.perf_counter() - start) if computed else "measured before"
-        print(f"{name}: {took}", flush=True)
+            print(f"note: new losses of {run.folder} are not kept: {error}")
+            arrays = measure(cfg, protocol, run, keep=False)
         measured.append(arrays)
-        if computed:
-            unlogged.touch()
     jobs = set.intersection(*map(set, measured))
     arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
-    group = list(runs.values())
-    model_config = group[0].config_with(cfg, protocol.longest, cfg.temperature)
-    return Line.of_runs(group, model_config, protocol, dataset, blocks, arrays)
+    model_config = runs[0].config_with(cfg, protocol.longest, cfg.temperature)
+    return Line.of_runs(runs, model_config, protocol, arrays)
 
 
 def inputs_of(cfg, items):
@@ -214,12 +193,12 @@ def inputs_of(cfg, items):
     return {"runs": [str(item.folder.resolve()) for item in items], "settings": settings}
 
 
-def publish(cfg, protocol, dataset, run, results):
+def publish(cfg, protocol, run, results):
     """Logs the results to wandb, a run for each, in the group of this run. Returns whether wandb took everything."""
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
     names = {
         "project": cfg.wandb_project,
-        "group": run.settings.get("wandb_group") or Path(dataset.name).name,
+        "group": run.settings.get("wandb_group") or Path(protocol.dataset.name).name,
         "job_type": "eval_length",
         "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
@@ -231,23 +210,19 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
     training_lengths = {item.config.block_size for item in (runs | kept).values()}
-    protocol = PROTOCOLS[cfg.protocol](cfg, training_lengths, len(dataset.val.tokens))
-    blocks = protocol.choose_blocks(dataset)
+    protocol = PROTOCOLS[cfg.protocol](cfg, training_lengths, dataset)
 
     # mistakes are reported before anything is measured
     check_runs(cfg, protocol, runs)
-    check_kept(cfg, protocol, blocks, kept)
+    for line in kept.values():
+        line.check_measured(protocol, cfg.changes())
     groups = group_seeds(runs)
-    paths = {name: path_to_keep(cfg, name, [*group.values()]) for name, group in groups.items() if cfg.keep}
+    paths = {name: path_to_keep(cfg, name, group) for name, group in groups.items() if cfg.keep}
     Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
     note_differences(runs, kept, cfg.keep)
 
-    # what is new stays unlogged, also in further calls, until wandb has taken it
-    inputs = inputs_of(cfg, (runs | kept).values())
-    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
-    unlogged = base.with_suffix(".unlogged")
     try:
-        lines = {name: measure_line(cfg, protocol, dataset, blocks, unlogged, group) for name, group in groups.items()}
+        lines = {name: measure_line(cfg, protocol, group) for name, group in groups.items()}
     except KeyboardInterrupt:
         print("\nstopped; finished measurements are saved, and the same command resumes", flush=True)
         raise
@@ -255,13 +230,20 @@ def main(argv):
     results = {name: result_of(protocol, line) for name, line in lines.items()}
 
     # show, keep, log and draw
-    print_report(protocol, lines, results, dataset, blocks)
+    print_report(protocol, lines, results)
     for name, path in paths.items():
         lines[name].write(path)
         print(f"kept      {path}.npz (seeds {', '.join(str(run['seed']) for run in lines[name].runs)})")
-    write_numbers(base.with_suffix(".json"), inputs, protocol, results, dataset, blocks)
-    print(f"numbers   {base}.json; the losses of each block: .npz files in the run folders")
-    if unlogged.exists() and publish(cfg, protocol, dataset, next(iter(runs.values())), results):
+    inputs = inputs_of(cfg, (runs | kept).values())
+    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
+    unlogged = base.with_suffix(".unlogged")  # new numbers stay so, also in further calls, until wandb has taken them
+    numbers = numbers_of(inputs, protocol, results)
+    file = base.with_suffix(".json")
+    if runs and not (file.exists() and file.read_text() == numbers):
+        unlogged.touch()
+    files.write(file, numbers)
+    print(f"numbers   {file}; the losses of each block: .npz files in the run folders")
+    if unlogged.exists() and publish(cfg, protocol, next(iter(runs.values())), results):
         unlogged.unlink(missing_ok=True)
     words = [f"text: {dataset.name}", *cfg.changes()]
     print(save_picture("picture", base.with_suffix(".png"), draw, protocol, results, words))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.lines import Line
+from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import FLAT, interval, rise, verdict
 
@@ -113,7 +113,7 @@ def recall_of(name, n=8):
     """In recall, n times the training length back: what the models that learned the task found, as shares, and how many
     models were trained. Nothing and 0 if the line has no recall."""
     path = BENCHMARK / Path(name).parent / "recall" / Path(name).name
-    if not path.with_suffix(".npz").exists():
+    if not is_line(path):
         return np.array([]), 0
     right = losses_of(Line.read(path))
     learned = right[0.5].mean(axis=1) >= LEARNED

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import ROOT, SETTINGS, losses_of, read_lines, recall_of, rise_of, value_of, verdicts
-from evaluation.lines import Line
+from benchmark.results import BENCHMARK, ROOT, SETTINGS, losses_of, read_lines, recall_of, rise_of, value_of, verdicts
+from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import verdict
 
@@ -33,8 +33,11 @@ def table(function):
     return function
 
 
-def markdown(head, rows):
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+def markdown(rows):
+    """A table of rows {title: cell}."""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *(row.values() for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def loss_at(line, n):
@@ -56,8 +59,8 @@ def counts(name, folders):
     """How many models are flat, undecided, and rise, over the settings in which a line was measured."""
     total = np.zeros(3, int)
     for folder in folders:
-        path = ROOT / "benchmark" / folder / f"{name}.npz"
-        if path.exists():
+        path = BENCHMARK / folder / name
+        if is_line(path):
             total += verdicts(Line.read(path))
     return " / ".join(map(str, total))
 
@@ -67,15 +70,16 @@ def choice(names):
     """The lines that one may choose from: their losses, what they find, and their models over all settings."""
     rows = []
     for name, line in read_lines(".", names).items():
-        rows.append([
-            f"`{name}`",
-            loss_at(line, 1),
-            loss_at(line, 16),
-            signed(*rise_of(line)[1:]),
-            shares(name),
-            counts(name, SETTINGS),
-        ])  # fmt: skip
-    return markdown(["", "loss at 1×", "loss at 16×", "rise", "far facts found", "flat / undecided / rise"], rows)
+        row = {
+            "": f"`{name}`",
+            "loss at 1×": loss_at(line, 1),
+            "loss at 16×": loss_at(line, 16),
+            "rise": signed(*rise_of(line)[1:]),
+            "far facts found": shares(name),
+            "flat / undecided / rise": counts(name, SETTINGS),
+        }
+        rows.append(row)
+    return markdown(rows)
 
 
 @table
@@ -84,20 +88,17 @@ def deltas(folder, multiples="2,4,8,16", names=""):
     the training length, Δ at each and the loss at the last."""
     lines = read_lines(folder, names)
     lengths = [int(n) for n in multiples.split(",") if n != "1"]
-    head = ["", "seeds", "loss at 1×"]
-    if "rope" in lines:
-        head.append("minus rope")
-    head += [f"Δ at {n}×" for n in lengths]
-    head += [f"loss at {n}×" for n in lengths[-1:]]
     rows = []
     for name, line in lines.items():
-        row = [f"`{name}`", str(len(line.runs)), loss_at(line, 1)]
+        row = {"": f"`{name}`", "seeds": str(len(line.runs)), "loss at 1×": loss_at(line, 1)}
         if "rope" in lines:
-            row.append(str(value_of(f"{name} - rope@1", folder)) if name != "rope" else "")
+            row["minus rope"] = str(value_of(f"{name} - rope@1", folder)) if name != "rope" else ""
         for n in lengths:
-            row.append(str(value_of(f"Δ{name}@{n}", folder)) if n in losses_of(line) else "—")
-        rows.append([*row, *(loss_at(line, n) for n in lengths[-1:])])
-    return markdown(head, rows)
+            row[f"Δ at {n}×"] = str(value_of(f"Δ{name}@{n}", folder)) if n in losses_of(line) else "—"
+        for n in lengths[-1:]:
+            row[f"loss at {n}×"] = loss_at(line, n)
+        rows.append(row)
+    return markdown(rows)
 
 
 @table
@@ -105,17 +106,20 @@ def kinds(folder="."):
     """The rise of each line from its best length to the longest, and its models at three thresholds."""
     rows = []
     for name, line in read_lines(folder).items():
-        losses = losses_of(line)
-        if max(losses) == 1:
+        if max(losses_of(line)) == 1:
             continue
         best, mean, width = rise_of(line)
-        models = [" / ".join(map(str, verdicts(line, flat))) for flat in (0.03, 0.05, 0.1)]
-        rows.append(
-            [f"`{name}`", loss_at(line, 0.25), f"{best:g}×", signed(mean, width), verdict(mean, width), *models]
-        )
-    return markdown(
-        ["", "loss at 1/4×", "best at", "rise to the longest", "verdict", "at 0.03", "at 0.05", "at 0.1"], rows
-    )
+        row = {
+            "": f"`{name}`",
+            "loss at 1/4×": loss_at(line, 0.25),
+            "best at": f"{best:g}×",
+            "rise to the longest": signed(mean, width),
+            "verdict": verdict(mean, width),
+        }
+        for flat in (0.03, 0.05, 0.1):
+            row[f"at {flat}"] = " / ".join(map(str, verdicts(line, flat)))
+        rows.append(row)
+    return markdown(rows)
 
 
 @table
@@ -125,8 +129,8 @@ def differences(*expressions):
     for entry in expressions:
         words, _, expression = entry.rpartition(": ")
         value = value_of(expression)
-        rows.append([words or f"`{expression}`", str(value.seeds), str(value)])
-    return markdown(["", "seeds", "found"], rows)
+        rows.append({"": words or f"`{expression}`", "seeds": str(value.seeds), "found": str(value)})
+    return markdown(rows)
 
 
 @table
@@ -134,37 +138,40 @@ def grid(*expressions):
     """The values of expressions in every setting (seeds)."""
     rows = []
     for folder, words in SETTINGS.items():
-        row = [words]
+        row = {"": words}
         for expression in expressions:
             try:
                 value = value_of(expression, folder)
-                row.append(f"{value} ({value.seeds})")
+                row[f"`{expression}`"] = f"{value} ({value.seeds})"
             except ValueError:
-                row.append("—")
+                row[f"`{expression}`"] = "—"
         rows.append(row)
-    return markdown(["", *(f"`{expression}`" for expression in expressions)], rows)
+    return markdown(rows)
 
 
 @table
 def models(names):
     """How many models of each line are flat, undecided, and rise, by setting."""
-    names = names.split(",")
-    rows = [[words, *(counts(name, [folder]) for name in names)] for folder, words in SETTINGS.items()]
-    return markdown(["", *(f"`{name}`" for name in names)], rows)
+    rows = []
+    for folder, words in SETTINGS.items():
+        cells = {f"`{name}`": counts(name, [folder]) for name in names.split(",")}
+        rows.append({"": words} | cells)
+    return markdown(rows)
 
 
 @table
 def recall():
     """The share of right answers by distance: the mean over the models that learned the task, and their range."""
-    distances = (64, 128, 256, 512, 1024)
     rows = []
     for name in reversed(read_lines("recall")):
-        cells = []
-        for n in distances:
-            found, n_models = recall_of(name, n / 128)
-            cells.append(f"{found.mean():.0%} ({found.min():.0%} to {found.max():.0%})" if len(found) else "—")
-        rows.append([f"`{name}`", f"{len(found)} of {n_models}", *cells])
-    return markdown(["", "learned", *(f"{n:,}–{2 * n - 1:,}" for n in distances)], rows)
+        found, n_models = recall_of(name)
+        row = {"": f"`{name}`", "learned": f"{len(found)} of {n_models}"}
+        for n in (64, 128, 256, 512, 1024):
+            found, _ = recall_of(name, n / 128)
+            text = f"{found.mean():.0%} ({found.min():.0%} to {found.max():.0%})" if len(found) else "—"
+            row[f"{n:,}–{2 * n - 1:,}"] = text
+        rows.append(row)
+    return markdown(rows)
 
 
 @table
@@ -179,12 +186,17 @@ def cards(*given):
         for expression in expressions.split("; "):
             value = value_of(expression)
             margin = {"<": limit - value.mean, ">": value.mean - limit, "within": limit - abs(value.mean)}[kind]
-            row = [f"`{expression}` {kind} {text}", str(value.seeds), str(value)]
-            tested.append((margin / value.width, row))
-        clearance, row = min(tested)
-        outcome = "pass" if clearance > 1 else "fail" if clearance < -1 else "undecided"
-        rows.append([number, *row, outcome])
-    return markdown(["card", "measured and needed", "seeds", "found", "outcome"], rows)
+            tested.append((margin / value.width, expression, value))
+        clearance, expression, value = min(tested)
+        row = {
+            "card": number,
+            "measured and needed": f"`{expression}` {kind} {text}",
+            "seeds": str(value.seeds),
+            "found": str(value),
+            "outcome": "pass" if clearance > 1 else "fail" if clearance < -1 else "undecided",
+        }
+        rows.append(row)
+    return markdown(rows)
 
 
 def drawn(page):

@@ -8,11 +8,9 @@ of each block in the validation text; and `about`, which is JSON with everything
 """
 
 import contextlib
-import io
 import json
 import platform
 import re
-import shutil
 import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,27 +55,28 @@ class Line:
         if dataset.hash != self.dataset_hash:
             raise ValueError(f"{self.path} was measured on another text than that of dataset {dataset.name!r}")
 
-    def check_measured(self, protocol, blocks):
-        """ValueError unless the line was measured by this protocol on these blocks."""
+    def check_measured(self, protocol, changes):
+        """ValueError unless the line was measured by this protocol on its blocks, without changes to the models."""
+        if changes:
+            flags = " ".join(f"--{change}" for change in changes)
+            raise ValueError(f"{self.path} is a kept result: to measure with {flags}, name its run folders")
         settings = protocol.settings()
-        jobs = protocol.jobs(self.trained, self.config.max_positions)
         other = [key for key, value in self.measured.items() if value != settings.get(key)]
-        # blocks and lengths are compared below; max_position may differ
-        must_match = {"protocol", "version", "block_tokens", "seed"}
-        is_same = not must_match & {*other}
-        has_blocks = np.array_equal(self.blocks.ends, blocks.ends)
-        if is_same and has_blocks and jobs.keys() <= self.arrays.keys():
+        # blocks and lengths are compared by what came of them; max_position may differ
+        is_same = not {"protocol", "version", "block_tokens", "seed"} & {*other}
+        has_blocks = np.array_equal(self.blocks.ends, protocol.blocks.ends)
+        if is_same and has_blocks and protocol.jobs(self.config).keys() <= self.arrays.keys():
             return
-        how = "by another version of this code"
-        if flags := [f"--{key}={self.measured[key]}" for key in other if key != "version"]:
-            how = f"with {' '.join(flags)}, so give the same"
+        flags = [f"--{key}={self.measured[key]}" for key in other if key != "version"]
+        how = f"with {' '.join(flags)}, so give the same" if flags else "by another version of this code"
         raise ValueError(f"{self.path} cannot be compared: it was measured {how}")
 
     @classmethod
-    def of_runs(cls, runs, model_config, protocol, dataset, blocks, arrays):
+    def of_runs(cls, runs, model_config, protocol, arrays):
         """The line of Checkpoints that differ only in their seed, whose models were measured with model_config."""
         config = asdict(model_config)
         settings = shared_settings(runs[0].settings)
+        further = {key: value for key, value in settings.items() if (key, value) not in config.items()}
         where = machine()
         seeds = [
             {
@@ -89,8 +88,8 @@ class Line:
             }
             for run in runs
         ]
-        further = {key: value for key, value in settings.items() if key not in config or config[key] != value}
-        return cls(model_config, further, dataset.hash, protocol.settings(), seeds, blocks, arrays)
+        dataset_hash = protocol.dataset.hash
+        return cls(model_config, further, dataset_hash, protocol.settings(), seeds, protocol.blocks, arrays)
 
     @classmethod
     def read(cls, path):
@@ -100,7 +99,8 @@ class Line:
         try:
             about = json.loads(str(arrays.pop("about")))
             blocks = Blocks(arrays.pop("ends"), arrays.pop("documents"))
-            if not are_losses(arrays.values(), len(about["runs"]), len(blocks.ends)):
+            shape = len(about["runs"]), len(blocks.ends)
+            if any(values.shape[:2] != shape for values in arrays.values()):
                 raise ValueError("invalid losses")
             arrays = {name: values.astype(float) for name, values in arrays.items()}
             config = GPTConfig(**checked(GPTConfig, about.pop("model"), path))
@@ -111,9 +111,8 @@ class Line:
 
     def write(self, path):
         """Writes the line to a file, which it replaces."""
-        defaults = asdict(GPTConfig())
         about = {
-            "model": {key: value for key, value in asdict(self.config).items() if value != defaults[key]},
+            "model": {key: value for key, value in asdict(self.config).items() if value != getattr(GPTConfig, key)},
             "settings": self.settings,
             "dataset_hash": self.dataset_hash,
             "measured": self.measured,
@@ -126,9 +125,7 @@ class Line:
 def shared_settings(settings):
     """The settings of a run without its seed, which is also cut from the name in init_from."""
     shared = {key: value for key, value in settings.items() if key not in (*CALL_FIELDS, "seed")}
-    if "init_from" in shared:
-        shared["init_from"] = without_seed(shared["init_from"], settings)
-    return shared
+    return shared | {"init_from": without_seed(settings.get("init_from", ""), settings)}
 
 
 def without_seed(name, settings):
@@ -141,28 +138,18 @@ def is_line(path):
     return not Path(path).is_dir() and Path(f"{str(path).removesuffix('.npz')}.npz").is_file()
 
 
-def line_path(folder, name, changes):
-    """Where a line is kept, without .npz: it is named by its runs, and by what the evaluation changes in their models,
-    in words (window=128): rope-window128."""
-    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in changes]  # window128, yarn
-    return Path(folder, "-".join([name, *words]))
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Files of losses
 
 
 def read_arrays(path):
-    """All arrays of an .npz file, by name. ValueError if it is damaged."""
+    """All arrays of an .npz file, by name. ValueError if it is damaged, or if a loss is not finite."""
     if is_whole(path):  # it may still provoke any exception
         with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive}
+            arrays = dict(archive)
+            if all(np.isfinite(values).all() for values in arrays.values() if values.dtype.kind == "f"):
+                return arrays
     raise ValueError(f"{path} is damaged")
-
-
-def are_losses(arrays, *shape):
-    """Whether all arrays hold finite numbers, and their first dimensions are `shape`."""
-    return all(a.dtype.kind in "bf" and a.shape[: len(shape)] == shape and np.isfinite(a).all() for a in arrays)
 
 
 def measured_before(path, n_blocks):
@@ -170,29 +157,29 @@ def measured_before(path, n_blocks):
     ValueError if it is damaged."""
     if not path.exists():
         return {}
-    try:
+    with contextlib.suppress(ValueError):
         arrays = read_arrays(path)
-    except ValueError:
-        arrays = {}
-    losses = {name: values for name, values in arrays.items() if name not in ("inputs", "ends", "documents")}
-    if not losses or not are_losses(losses.values(), n_blocks):
-        raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
-    return losses
+        losses = {name: values for name, values in arrays.items() if name not in ("inputs", "ends", "documents")}
+        if all(values.shape[:1] == (n_blocks,) for values in losses.values()):
+            return losses
+    raise ValueError(f"{path} is damaged: delete it, and its losses are measured again")
 
 
 def write_arrays(path, blocks, arrays, **about):
     """Writes an .npz file with arrays by name, the place of each block, and texts about them."""
-    file = io.BytesIO()
-    np.savez_compressed(file, **about, ends=blocks.ends, documents=blocks.documents, **arrays)
-    files.write(path, file.getvalue())
+    with files.replacing(path) as file:
+        np.savez_compressed(file, **about, ends=blocks.ends, documents=blocks.documents, **arrays)
 
 
 def machine():
     """Where losses are measured, in words: processor, versions, and the commit of this code."""
-    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    [name, *_] = re.findall(r"model name\s*: (.*)", cpu) or [platform.machine()]
+    name = platform.machine()
+    with contextlib.suppress(OSError, TypeError):  # another system, or a processor without a name
+        name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
     if torch.cuda.is_available():
         name = torch.cuda.get_device_name()
-    git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
+    commit = ""
+    with contextlib.suppress(OSError):  # no git
+        git = ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"]
+        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return f"{name}; Python {platform.python_version()}, torch {torch.__version__}; commit {commit or 'unknown'}"

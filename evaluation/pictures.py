@@ -23,7 +23,6 @@ def scheme_styles(schemes):
     """matplotlib's keywords for each line, given its scheme. The schemes of ORDER have the same colour and marker in
     every picture. Other schemes, and further lines of a scheme, take the colours that are free in this one, then used
     ones with another dash."""
-    schemes = list(schemes)
     unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
     free = itertools.chain(unused, itertools.count(len(COLORS)))
     styles = []
@@ -40,12 +39,18 @@ def scheme_styles(schemes):
     return styles
 
 
-def mark_training_length(axes, *lengths):
-    at = ("data", "axes fraction")
-    for n in sorted(set(lengths)):
+def mark_training_lengths(axes, lengths):
+    for n in lengths:
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
-        text = dict(xycoords=at, xytext=(4, 6), textcoords="offset points", color="0.4", fontsize=8)
-        axes.annotate(f"training length {n}", (n, 0), **text)
+        axes.annotate(
+            f"training length {n}",
+            (n, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 6),
+            textcoords="offset points",
+            color="0.4",
+            fontsize=8,
+        )
 
 
 def symlog(axes, linear=0.1):
@@ -62,9 +67,13 @@ def label_ends(axes, ends, apart=0.05, bold=()):
     """Labels lines at their right ends, far enough apart to read and otherwise as close to the ends as possible. ends:
     [(label, color, (x, y) of the end)]; the end is None for a line that stops earlier, whose label comes last."""
     to_axes = axes.transData + axes.transAxes.inverted()
-    ends = sorted(ends, key=lambda line: -np.inf if line[2] is None else line[2][1], reverse=True)
-    heights = [0.02 if end is None else to_axes.transform(end)[1] for *_, end in ends]
-    for (label, color, end), height in zip(ends, spread(heights, apart), strict=True):
+
+    def height_of(line):
+        *_, end = line
+        return to_axes.transform(end)[1] if end else 0.02
+
+    ends = sorted(ends, key=height_of, reverse=True)
+    for (label, color, end), height in zip(ends, spread(map(height_of, ends), apart), strict=True):
         arrow = None
         if end:
             arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}

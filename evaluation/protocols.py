@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from evaluation.statistics import interval
-from evaluation.windows import choose_blocks, first_end, foreign, shuffled
+from evaluation.windows import block_ends, choose_blocks, foreign, shuffled
 
 BLOCK_TOKENS = 8  # targets of a window, by default
 STRIDES = 4  # in a block of `sliding`
@@ -22,12 +22,11 @@ class Protocol:
     question = ""  # what it answers: for --help, and the title of the picture
     has_block_tokens = True  # may a user choose the tokens of a block?
     default_blocks = 256
-    blocks_in_shortest = 4  # at least so many blocks have room in the shortest length
     column = "context"  # the title of the table's first column
     axis = "context length (tokens)"  # of the picture
     columns = {"loss": "", "delta": "Δ"}  # of the table for each run: key of `values` -> title
     panels = {"loss": "loss (nats per token)"}  # of the picture: key of `values` -> label of the y axis
-    targets = "the same {blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
+    targets = "the same {n_blocks} blocks of {block_tokens:,} tokens at every length"  # what is scored, in words
     legend = "Losses in nats per token. Δ: the loss minus that at the training length"
     ranked = True  # does a table rank the runs by their loss?
     version = 1  # raise it when the same flags measure something else
@@ -37,8 +36,9 @@ class Protocol:
         cls.stem = stem or f"length-{name}"
         PROTOCOLS[name] = cls
 
-    def __init__(self, cfg, training_lengths, n_tokens):
-        """cfg: an EvalConfig. n_tokens: of the text. ValueError if lengths and blocks do not fit together."""
+    def __init__(self, cfg, training_lengths, dataset):
+        """cfg: an EvalConfig. ValueError if lengths, blocks and text do not fit together."""
+        self.dataset = dataset
         self.seed = cfg.seed
         self.max_position = cfg.max_position
         self.training_lengths = sorted(training_lengths)
@@ -48,18 +48,22 @@ class Protocol:
             raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {self.longest}")
         if cfg.block_tokens and not self.has_block_tokens:
             raise ValueError(f"--protocol={self.name} has no --block_tokens")
-        self.block_tokens = self.choose_block_tokens(cfg.block_tokens)
+        default, largest = self.block_sizes()
+        if cfg.block_tokens > largest:
+            raise ValueError(
+                f"block_tokens={cfg.block_tokens}: at most {largest}, since the shortest length is {self.lengths[0]}"
+            )
+        self.block_tokens = cfg.block_tokens or default
         before, _ = self.layout(self.longest)
         self.span = len(before) * self.block_tokens  # targets of all windows of a block
-        room = (n_tokens - 1 - first_end(n_tokens, self.longest, self.span)) // self.span
-        self.blocks = cfg.blocks or max(2, min(self.default_blocks, room))
+        room = len(block_ends(dataset.val, self.longest, self.span)) - 1
+        self.n_blocks = cfg.blocks or max(2, min(self.default_blocks, room))
+        self.blocks = self.choose_blocks()
 
-    def choose_block_tokens(self, given):
-        """The tokens of a block: `given`, or a default if that is 0. ValueError if it does not fit the lengths."""
-        largest = max(1, self.lengths[0] // self.blocks_in_shortest)
-        if largest < given:
-            raise ValueError(f"block_tokens={given}: at most {largest}, since the shortest length is {self.lengths[0]}")
-        return given or min(BLOCK_TOKENS, largest)
+    def block_sizes(self):
+        """How many tokens a block has by default, and how many it may have."""
+        quarter = max(1, self.lengths[0] // 4)
+        return min(BLOCK_TOKENS, quarter), quarter
 
     def settings(self):
         """What defines a measurement, as plain types."""
@@ -67,7 +71,7 @@ class Protocol:
             "protocol": self.name,
             "version": self.version,
             "lengths": ",".join(map(str, self.lengths)),
-            "blocks": self.blocks,
+            "blocks": self.n_blocks,
             "block_tokens": self.block_tokens,
             "seed": self.seed,
             "max_position": self.max_position,
@@ -81,41 +85,41 @@ class Protocol:
         56], 8. The longest windows of one block cover its targets side by side."""
         return np.array([length]), min(self.block_tokens, length)
 
-    def choose_blocks(self, dataset):
+    def choose_blocks(self):
         """The Blocks that every run is scored on."""
         before, _ = self.layout(self.longest)
-        return choose_blocks(dataset.val, before.max(), self.span, self.blocks, self.seed)
+        return choose_blocks(self.dataset.val, before.max(), self.span, self.n_blocks, self.seed)
 
-    def jobs(self, trained, limit):
-        """What is measured for a run, {name of the array: tokens of context}. trained: its training length. limit: the
-        positions of its scheme, or None."""
-        return {str(n): n for n in self.lengths if limit is None or n <= limit}
+    def jobs(self, config):
+        """What is measured for a model, {name of the array: tokens of context}, as far as its scheme is defined."""
+        return {str(n): n for n in self.lengths if n <= (config.max_positions or n)}
 
-    def n_tokens(self, length, blocks):
+    def n_tokens(self, length):
         """How many tokens are fed for a job of this length."""
         before, _ = self.layout(length)
-        return len(blocks.ends) * len(before) * length
+        return len(self.blocks.ends) * len(before) * length
 
-    def block_losses(self, length, scorer, blocks, change=None):
+    def block_losses(self, length, scorer, change=None):
         """(blocks, windows of a block, scored) float64."""
         before, scored = self.layout(length)
-        starts = (blocks.ends[:, None] - before).flatten()
+        starts = (self.blocks.ends[:, None] - before).flatten()
         losses, _ = scorer.score(starts, length, scored, change)
-        return losses.astype(np.float64).reshape(self.blocks, -1, scored)
+        return losses.astype(np.float64).reshape(self.n_blocks, -1, scored)
 
-    def measure(self, job, length, scorer, blocks, trained):
+    def measure(self, job, length, scorer):
         """What a job yields: {name: array}. The array of the job's own name is the mean loss of every block."""
-        return {job: self.block_losses(length, scorer, blocks).mean(axis=(1, 2))}
+        return {job: self.block_losses(length, scorer).mean(axis=(1, 2))}
 
     # what is shown of the measurements
 
+    @property
     def shown(self):
         """The lengths that have a row in the table and a place in the picture."""
         return self.lengths
 
     def losses(self, arrays):
         """{length: (seeds, blocks)} of the lengths at which the scheme is defined."""
-        return {n: arrays[str(n)] for n in self.shown() if str(n) in arrays}
+        return {n: arrays[str(n)] for n in self.shown if str(n) in arrays}
 
     def values(self, arrays, trained):
         """{key: {length: (seeds, blocks)}}: all that is shown."""
@@ -159,11 +163,10 @@ class Fixed(Protocol, name="fixed", stem="length"):
 class Sliding(Protocol, name="sliding"):
     question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
-    blocks_in_shortest = 1
-    targets = f"the same {{blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
+    targets = f"the same {{n_blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
 
-    def choose_block_tokens(self, given):
-        return super().choose_block_tokens(given or self.lengths[0])
+    def block_sizes(self):
+        return self.lengths[0], self.lengths[0]
 
     def layout(self, length):
         return length + np.arange(STRIDES) * self.block_tokens, self.block_tokens
@@ -174,23 +177,23 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
     has_block_tokens = False
     default_blocks = 64
     columns = Protocol.columns | {"real": "real"}
-    targets = "the same {blocks} stretches of {block_tokens:,} tokens at every length"
+    targets = "the same {n_blocks} stretches of {block_tokens:,} tokens at every length"
     legend = Protocol.legend + ". real: Δ without dilution\n(in longer windows, fewer tokens are near the start)"
 
-    def choose_block_tokens(self, given):
+    def block_sizes(self):
         if any(self.longest % n for n in self.lengths):
             raise ValueError(f"--protocol=nonoverlapping: all lengths must divide the longest, not {self.lengths}")
-        return self.longest
+        return self.longest, self.longest
 
     def layout(self, length):
         return self.longest - np.arange(0, self.longest, length), length
 
-    def measure(self, job, length, scorer, blocks, trained):
+    def measure(self, job, length, scorer):
         """Also yields `edge` (blocks,): the loss in the last quarter of the training length."""
-        losses = self.block_losses(length, scorer, blocks)
+        losses = self.block_losses(length, scorer)
         arrays = {job: losses.mean(axis=(1, 2))}
-        if length == trained:
-            arrays["edge"] = losses[:, :, -max(1, trained // 4) :].mean(axis=(1, 2))
+        if length == scorer.trained:
+            arrays["edge"] = losses[:, :, -max(1, length // 4) :].mean(axis=(1, 2))
         return arrays
 
     def values(self, arrays, trained):
@@ -209,18 +212,18 @@ class Position(Protocol, name="position"):
     default_blocks = 64
     column = "up to"
     axis = "positions up to"
-    targets = "{blocks} windows of {block_tokens:,} tokens; each row: the mean over positions since the row above"
+    targets = "{n_blocks} windows of {block_tokens:,} tokens; each row: the mean over positions since the row above"
     legend = "Losses in nats per token. Δ: the loss minus that in the row of the training length"
 
-    def choose_block_tokens(self, given):
-        return self.longest
+    def block_sizes(self):
+        return self.longest, self.longest
 
-    def jobs(self, trained, limit):
-        return {"positions": max(super().jobs(trained, limit).values())}
+    def jobs(self, config):
+        return {"positions": max(super().jobs(config).values())}
 
-    def measure(self, job, length, scorer, blocks, trained):
+    def measure(self, job, length, scorer):
         """`positions` (blocks, length): the loss at every position."""
-        return {job: self.block_losses(length, scorer, blocks)[:, 0]}
+        return {job: self.block_losses(length, scorer)[:, 0]}
 
     def losses(self, arrays):
         positions = arrays["positions"]
@@ -242,18 +245,23 @@ class Context(Protocol, name="context"):
     )
     version = 2  # a foreign context lies outside both the window and its document
 
+    @property
     def shown(self):
         return [n for n in self.lengths if n >= self.training_lengths[0]]
 
-    def jobs(self, trained, limit):
-        plain = {job: n for job, n in super().jobs(trained, limit).items() if n >= trained}
+    def jobs(self, config):
+        trained = config.block_size
+        plain = {job: n for job, n in super().jobs(config).items() if n >= trained}
         longer = [n for n in plain.values() if n > trained]
         return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in longer}
 
-    def measure(self, job, length, scorer, blocks, trained):
+    def measure(self, job, length, scorer):
+        changes = {
+            "foreign": foreign(self.dataset.val, self.blocks, scorer.trained),
+            "shuffled": shuffled(scorer.trained, self.seed),
+        }
         kind, _, _ = job.rpartition("-")  # foreign, shuffled, or nothing
-        changes = {"foreign": foreign(scorer.dataset.val, blocks, trained), "shuffled": shuffled(trained, self.seed)}
-        return {job: self.block_losses(length, scorer, blocks, changes.get(kind)).mean(axis=(1, 2))}
+        return {job: self.block_losses(length, scorer, changes.get(kind)).mean(axis=(1, 2))}
 
     def values(self, arrays, trained):
         values = super().values(arrays, trained)

@@ -25,14 +25,12 @@ def find_questions(split, tokenizer):
         text = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace")
         if len(text) != last - first:
             continue  # tokens are not characters
-        letters = {}  # digit -> letter
+        facts = {}  # digit -> its first mention
         for mention in MENTION.finditer(text):
-            digit, letter = mention.groups()
-            if digit not in letters:  # it states the fact
-                letters[digit] = letter
-                continue
-            questions.append((first, first + mention.end() - 1))
-            consistent = consistent and letters[digit] == letter
+            fact = facts.setdefault(mention[1], mention)
+            if mention is not fact:
+                questions.append((first, first + mention.end() - 1))
+                consistent = consistent and mention[2] == fact[2]
     if not (consistent and questions):
         how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
         raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
@@ -83,35 +81,36 @@ class Recall(Protocol, name="recall", stem="recall"):
     axis = "tokens from the fact to the question, at least"
     columns = {"accuracy": "", "loss": "loss"}
     panels = {"accuracy": "share of right answers"}
-    targets = "up to {blocks} questions, the same at every distance; the context states the fact once"
+    targets = "up to {n_blocks} questions, the same at every distance; the context states the fact once"
     legend = "The share of right answers with its interval (one run: Wilson's, over questions), and their loss in nats"
     ranked = False
     version = 2  # a fact is planted once, after its other mentions have been removed from the longest context
 
-    def choose_blocks(self, dataset):
+    def choose_blocks(self):
         """The places of the answers, and the starts of their documents."""
-        return Blocks(*choose_questions(dataset, self.longest, self.blocks, self.seed))
+        return Blocks(*choose_questions(self.dataset, self.longest, self.n_blocks, self.seed))
 
+    @property
     def shown(self):
         n = self.longest // 2 // NEAREST
         return [NEAREST * 2**i for i in range(n.bit_length())]
 
-    def jobs(self, trained, limit):
+    def jobs(self, config):
         """One for each distance, with contexts that are just long enough."""
-        lengths = {str(d): max(trained, 2 * d) for d in self.shown()}
-        return {d: length for d, length in lengths.items() if limit is None or length <= limit}
+        lengths = {str(d): max(config.block_size, 2 * d) for d in self.shown}
+        return {d: n for d, n in lengths.items() if n <= (config.max_positions or n)}
 
-    def measure(self, job, length, scorer, blocks, trained):
+    def measure(self, job, length, scorer):
         """Whether each answer is right (questions,), and `loss-D`, its loss. The facts stand D to 2D tokens back."""
         d = int(job)
         rng = np.random.default_rng((self.seed, d))
-        distances = rng.integers(d, min(2 * d, length - 2), size=len(blocks.ends))
-        change = planted(scorer.dataset.tokenizer.encode(SIGNS), distances)
-        losses, right = scorer.score(blocks.ends - length, length, scored=1, change=change)
+        distances = rng.integers(d, min(2 * d, length - 2), size=len(self.blocks.ends))
+        change = planted(self.dataset.tokenizer.encode(SIGNS), distances)
+        losses, right = scorer.score(self.blocks.ends - length, length, scored=1, change=change)
         return {job: right[:, 0], f"loss-{job}": losses[:, 0]}
 
     def values(self, arrays, trained):
-        right = {d: arrays[str(d)].astype(float) for d in self.shown() if str(d) in arrays}
+        right = {d: arrays[str(d)].astype(float) for d in self.shown if str(d) in arrays}
         losses = {d: arrays[f"loss-{d}"] for d in right if f"loss-{d}" in arrays}
         return {"accuracy": right, "loss": losses}
 

@@ -6,18 +6,17 @@ import textwrap
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, mark_training_length, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, mark_training_lengths, scheme_styles, symlog
 from evaluation.protocols import signed
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
-from run import files
 
 
 def result_of(protocol, line):
-    """What is shown of a line, as plain types, with {key: {length: {"mean", "low", "high", "seeds"}}} as its "values".
-    Lengths at which the scheme is undefined are missing."""
+    """What is shown of a line, as plain types, with {key: {length: {"mean", "low", "high", "seeds"}}} as its "values":
+    None where the scheme is undefined."""
     values = {}
     for key, by_length in protocol.values(line.arrays, line.trained).items():
-        values[key] = {}
+        values[key] = dict.fromkeys(protocol.shown)
         for n, array in by_length.items():
             mean, low, high = map(float, protocol.bounds(key, array, line.blocks.documents))
             values[key][n] = {"mean": mean, "low": low, "high": high, "seeds": array.mean(axis=1).tolist()}
@@ -28,12 +27,11 @@ def result_of(protocol, line):
         "kept": bool(line.path),
         "values": values,
     }
-    if protocol.ranked:
-        losses = protocol.losses(line.arrays)
-        if protocol.shown()[-1] in losses:
-            best, mean, width = rise(losses, line.trained, line.blocks.documents)
-            words = verdict(mean, width)
-            result["rise"] = {"from": best, "mean": float(mean), "width": float(width), "verdict": words}
+    losses = protocol.losses(line.arrays)
+    if protocol.ranked and protocol.shown[-1] in losses:
+        best, mean, width = rise(losses, line.trained, line.blocks.documents)
+        words = verdict(mean, width)
+        result["rise"] = {"from": best, "mean": float(mean), "width": float(width), "verdict": words}
     return result
 
 
@@ -44,67 +42,55 @@ def result_of(protocol, line):
 def aligned(rows):
     """Rows of equally many texts, as lines of text with columns aligned at the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]
+    return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
 def side_by_side(first, parts):
     """Parts, each of equally many lines, next to each other behind the lines `first`. What does not fit the terminal's
     width goes below, again behind `first`."""
     width = shutil.get_terminal_size().columns
-    rows = [[first]]
+    texts = [first]
     for part in parts:
-        used = sum(len(lines[0]) + 3 for lines in rows[-1])
-        if used + len(part[0]) > width and len(rows[-1]) > 1:
-            rows.append([first])
-        rows[-1].append(part)
-    texts = []
-    for row in rows:
-        lines = ["   ".join(pieces) for pieces in zip(*row, strict=True)]
-        texts.append("\n".join(lines))
-    return "\n\n".join(texts)
+        wider = len(texts[-1][0]) + 3 + len(part[0])
+        if wider > width and texts[-1] is not first:
+            texts.append(first)
+        texts[-1] = [f"{left}   {right}" for left, right in zip(texts[-1], part, strict=True)]
+    return "\n\n".join("\n".join(lines) for lines in texts)
 
 
 def table(protocol, results):
     """A row for each length, and beside each other, for each result, the columns of the protocol."""
-    lengths = protocol.shown()
+    lengths = protocol.shown
     first = aligned([[protocol.column], *([f"{n:,}"] for n in lengths)])
     parts = []
     for name, result in results.items():
-        rows = []
+        rows = [[name, *list(protocol.columns.values())[1:]]]
         for n in lengths:
             at_training = n == result["training_length"]
-            cells = []
-            for key in protocol.columns:
-                value = result["values"][key].get(n)
-                cells.append(protocol.cell(key, value, at_training) if value else "")
+            values = [(key, result["values"][key][n]) for key in protocol.columns]
+            cells = [protocol.cell(key, value, at_training) if value else "" for key, value in values]
             rows.append(cells if any(cells) else ["—", *cells[1:]])  # —: the scheme is undefined at this length
-        titles = [name, *list(protocol.columns.values())[1:]]
-        parts.append(aligned([titles, *rows]))
+        parts.append(aligned(rows))
     return side_by_side(first, parts)
 
 
 def ranking(protocol, lines, results):
     """A row for each line, the lowest loss at the longest length first: its losses at the training length and there,
     both minus those of the first line, and how far the loss rises in between."""
-    last = protocol.shown()[-1]
+    last = protocol.shown[-1]
     losses = {name: protocol.losses(line.arrays) for name, line in lines.items()}
     order = sorted(lines, key=lambda name: losses[name][last].mean() if last in losses[name] else np.inf)
-    first = order[0]
-
-    def cells(name, n):
-        """The loss at a length, and that loss minus the first line's."""
-        if n not in losses[name]:
-            return "—", ""
-        loss = losses[name][n]
-        if name == first or n not in losses[first]:
-            return f"{loss.mean():.3f}", ""
-        difference = signed(*interval([loss, -losses[first][n]], lines[name].blocks.documents))
-        return f"{loss.mean():.3f}", difference
-
+    first = losses[order[0]]
     lengths = " or ".join(f"{n:,}" for n in protocol.training_lengths)
     rows = [["", "seeds", f"loss at {lengths}", "minus first", f"loss at {last:,}", "minus first", "rise", ""]]
     for name in order:
-        row = [name, str(len(lines[name].runs)), *cells(name, lines[name].trained), *cells(name, last)]
+        line = lines[name]
+        row = [name, str(len(line.runs))]
+        for n in (line.trained, last):
+            loss = losses[name].get(n)
+            is_compared = name != order[0] and loss is not None and n in first
+            difference = signed(*interval([loss, -first[n]], line.blocks.documents)) if is_compared else ""
+            row += ["—" if loss is None else f"{loss.mean():.3f}", difference]
         risen = results[name].get("rise")
         if risen:
             origin = f" from {risen['from']:,}" if risen["verdict"] == "rises" else ""
@@ -112,38 +98,36 @@ def ranking(protocol, lines, results):
         else:
             row += ["—", "undefined"]
         rows.append(row)
-    return "\n".join(line.rstrip() for line in aligned(rows))
+    return "\n".join(map(str.rstrip, aligned(rows)))
 
 
-def print_report(protocol, lines, results, dataset, blocks):
+def print_report(protocol, lines, results):
     """Prints the tables and what they mean."""
-    n_documents = len(np.unique(blocks.documents))
+    n_documents = len(np.unique(protocol.blocks.documents))
     targets = protocol.targets.format(**vars(protocol))
-    crossing = f"; {blocks.crossing:.0%} of the longest contexts cross documents" if blocks.crossing else ""
-    print(f"\n{protocol.name}: {targets}; {n_documents} documents of {dataset.name}{crossing}")
+    print(f"\n{protocol.name}: {targets}; {n_documents} documents of {protocol.dataset.name}")
+    if protocol.blocks.crossing:
+        print(f"{protocol.blocks.crossing:.0%} of the longest contexts cross documents.")
     print(f"{protocol.legend}. ±: 95%, over the text,\nand over the seeds if a row has several.")
     if n_documents < FEWEST_DOCUMENTS:
         print(f"note: {n_documents} documents are too few for ±, which needs {FEWEST_DOCUMENTS}: choose more --blocks, "
               "shorter --lengths or a --dataset of more documents (--split_on divides a text)")  # fmt: skip
     print(f"\n{table(protocol, results)}\n")
     if protocol.ranked:
-        last = f"{protocol.shown()[-1]:,}"
+        last = f"{protocol.shown[-1]:,}"
         print(f"rise: the loss at {last} minus the lowest from the training length on.")
         print(f"flat: rise + ± < {FLAT:g}; rises: rise − ± > 0; undecided: neither.\n")
         print(f"{ranking(protocol, lines, results)}\n")
 
 
-def write_numbers(path, inputs, protocol, results, dataset, blocks):
-    """Writes all results as JSON. Undefined values are null. inputs: the runs and settings, which tell these numbers
-    from others."""
-    runs = {}
-    for name, result in results.items():
-        values = {key: {n: by_length.get(n) for n in protocol.shown()} for key, by_length in result["values"].items()}
-        runs[name] = result | {"values": values}
-    text = {"name": dataset.name, "hash": dataset.hash, "crossing": blocks.crossing}
-    content = {"inputs": inputs, **protocol.settings(), "text": text, "runs": runs}
+def numbers_of(inputs, protocol, results):
+    """All results as JSON. Undefined values are null. inputs: the runs and settings, which tell these numbers from
+    others."""
+    dataset = protocol.dataset
+    text = {"name": dataset.name, "hash": dataset.hash, "crossing": protocol.blocks.crossing}
+    content = {"inputs": inputs, **protocol.settings(), "text": text, "runs": results}
     no_nan = json.loads(json.dumps(content), parse_constant=lambda name: None)
-    files.write(path, json.dumps(no_nan, indent=1))
+    return json.dumps(no_nan, indent=1)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -159,11 +143,11 @@ def draw(protocol, results, words):
     figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
     kept = {name for name, result in results.items() if result["kept"]}
     background = kept if len(kept) < len(results) else set()
-    labels_of_panels = []
-    for axes, key in zip(panels, protocol.panels, strict=True):
-        labels_of_panels.append(draw_panel(axes, protocol, results, key, background))
-    for axes, labels in zip(panels, labels_of_panels, strict=True):  # last, when the panels' shared limits are known
-        label_ends(axes, labels, bold={*results} - background if background else ())
+    ends_of_panels = [
+        draw_panel(axes, protocol, results, key, background) for axes, key in zip(panels, protocol.panels, strict=True)
+    ]
+    for axes, ends in zip(panels, ends_of_panels, strict=True):  # last, when the panels' shared limits are known
+        label_ends(axes, ends, bold={*results} - background if background else ())
     caption = "shaded: 95%, over the text, and over the seeds if there are several; thin lines: single seeds"
     if background:
         caption += "; thin with markers: kept results"
@@ -173,34 +157,33 @@ def draw(protocol, results, words):
 
 def draw_panel(axes, protocol, results, key, background):
     """Draws one value of all results. Returns the labels of the lines, as label_ends takes them."""
-    shown = protocol.shown()
+    shown = protocol.shown
     styles = scheme_styles([result["pos_scheme"] for result in results.values()])
     if key == "delta":
         symlog(axes)
     labels = []
     for style, (name, result) in zip(styles, results.items(), strict=True):
-        values = result["values"][key]
+        values = {n: value for n, value in result["values"][key].items() if value}
         lengths = list(values)
-        means = [value["mean"] for value in values.values()]
-        longest = max(result["values"]["loss"], default=0)
+        mean, low, high, seeds = (
+            [value[part] for value in values.values()] for part in ("mean", "low", "high", "seeds")
+        )
+        longest = max((n for n, value in result["values"]["loss"].items() if value), default=0)
         label = name if longest == shown[-1] else f"{name} (undefined past {longest:,})"
-        labels.append((label, style["color"], (longest, means[-1]) if shown[-1] in values else None))
+        labels.append((label, style["color"], (longest, mean[-1]) if shown[-1] in values else None))
         if name in background:
-            axes.plot(lengths, means, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})
+            axes.plot(lengths, mean, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})
             continue
-        axes.plot(lengths, means, **style)
-        low = [value["low"] for value in values.values()]
-        high = [value["high"] for value in values.values()]
+        axes.plot(lengths, mean, **style)
         axes.fill_between(lengths, low, high, color=style["color"], alpha=0.15, linewidth=0)
         if len(result["seeds"]) > 1:
-            seeds = [value["seeds"] for value in values.values()]  # (lengths, seeds)
             axes.plot(lengths, seeds, color=style["color"], lw=0.5, alpha=0.5)
     axes.set_xscale("log", base=2)
     axes.set_xticks(shown, [f"{n:,}" for n in shown])
     axes.minorticks_off()
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
-    mark_training_length(axes, *protocol.training_lengths)
+    mark_training_lengths(axes, protocol.training_lengths)
     axes.set(xlabel=protocol.axis, ylabel=protocol.panels[key])
     return labels
 
@@ -211,8 +194,9 @@ def charts(protocol, results, x):
     for name, result in results.items():
         about = {key: value for key, value in result.items() if key != "values"}
         rows = []
-        for key in dict.fromkeys([*protocol.panels, *list(protocol.columns)[:1]]):
-            for n, value in result["values"][key].items():
-                rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
+        for key, by_length in result["values"].items():
+            for n, value in by_length.items():
+                if value:
+                    rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
         runs[name] = about, rows
     return runs

@@ -1,7 +1,7 @@
 """Which runs are seeds of one experiment, and in which settings runs differ."""
 
 import json
-from collections import Counter
+import statistics
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,24 +23,23 @@ def experiment(settings, dataset_hash, history):
 
 
 def group_seeds(runs):
-    """{name of a line: {name: Checkpoint}} of runs {name: Checkpoint}. Runs that differ only in their seed are one
-    line, named without it. A second run with the same seed, and a model from other code, are lines of their own."""
+    """{name of a line: [Checkpoint, …]} of runs {name: Checkpoint}. Runs that differ only in their seed are one line,
+    named without it. A second run with the same seed, and a model from other code, are lines of their own."""
     groups = {}  # experiment as JSON, or the name of a run that is alone -> {seed: name}
     for name, run in runs.items():
         key = json.dumps(experiment(run.settings, run.dataset_hash, run.history), sort_keys=True)
         seed = run.settings.get("seed")
-        is_alone = not run.settings or seed in groups.get(key, {})
-        if is_alone:
+        if not run.settings or seed in groups.get(key, {}):  # it is alone
             key = name
         groups.setdefault(key, {})[seed] = name
     lines = {}
     for by_seed in groups.values():
-        names = list(by_seed.values())
+        names = by_seed.values()
         line = min(names, key=len)
         short = without_seed(line, runs[line].settings)
         if len(names) > 1 and short not in {*runs, *lines}:
             line = short
-        lines[line] = {name: runs[name] for name in names}
+        lines[line] = [runs[name] for name in names]
     return lines
 
 
@@ -50,16 +49,14 @@ def note_differences(runs, kept, folder):
     beside = dict(kept)
     if folder:
         beside |= {path.stem: Line.read(path) for path in sorted(Path(folder).glob("*.npz"))}
-    known = {name: asdict(line.config) | line.settings for name, line in beside.items()}
-    known |= {name: asdict(run.config) | shared_settings(run.settings) for name, run in runs.items()}
-    expected = {"vocab_size", "pos_scheme", "pos_options"}
-    expected.update(name for scheme in SCHEMES.values() for name in scheme.reads)
+    known = {name: asdict(item.config) | shared_settings(item.settings) for name, item in (beside | runs).items()}
+    expected = {"vocab_size", "pos_scheme", "pos_options"}.union(*(scheme.reads for scheme in SCHEMES.values()))
     differences = []
     for key in sorted(set.intersection(*map(set, known.values())) - expected):
-        values = {name: str(settings[key]) for name, settings in known.items()}
-        [(common, _)] = Counter(values.values()).most_common(1)
-        others = [f"{values[name] or repr('')} in {name}" for name in runs or kept if values[name] != common]
+        values = {name: str(settings[key]) or "''" for name, settings in known.items()}
+        common = statistics.mode(values.values())
+        others = [f"{values[name]} in {name}" for name in runs or kept if values[name] != common]
         if others:
-            differences.append(f"{key}: {common or repr('')} in most, {', '.join(others)}")
+            differences.append(f"{key}: {common} in most, {', '.join(others)}")
     if differences:
         print(f"note: besides scheme and seed, these runs differ in {'; '.join(differences)}")

@@ -53,19 +53,21 @@ def interval(groups, documents):
     # the text
     moves = sum(residuals(values, ids).mean(axis=0) for values in groups)  # of each document
     text_variance = moves.var(ddof=1) / n
-    text_width = t_quantile(n - 1) * np.sqrt(text_variance)
+    text_quantile = t_quantile(n - 1)
+    text_width = text_quantile * np.sqrt(text_variance)
 
     # the seeds, where there are several
     repeated = [values for values in groups if len(values) > 1]
     variances = [values.mean(axis=1).var(ddof=1) / len(values) for values in repeated]
-    if sum(variances) == 0:
+    seed_variance = sum(variances)
+    if seed_variance == 0:
         return total, text_width
-    df = sum(variances) ** 2 / sum(v**2 / (len(values) - 1) for v, values in zip(variances, repeated, strict=True))
-    seed_width = t_quantile(df) * np.sqrt(sum(variances))
+    df = seed_variance**2 / sum(v**2 / (len(values) - 1) for v, values in zip(variances, repeated, strict=True))
+    seed_width = t_quantile(df) * np.sqrt(seed_variance)
 
     # both; what text and seeds do together is in both variances, and counts once
     text_only = text_variance - sum(interaction_variance(values, ids) for values in repeated)
-    width = np.hypot(t_quantile(n - 1) * np.sqrt(max(text_only, 0)), seed_width)
+    width = np.hypot(text_quantile * np.sqrt(max(text_only, 0)), seed_width)
     return total, max(text_width, width)
 
 
@@ -90,4 +92,4 @@ def wilson(successes, n):
     p = successes / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    return max(0.0, middle - half), min(1.0, middle + half)

@@ -32,6 +32,11 @@ class Scorer:
     progress: object = lambda n: None  # called with the number of tokens processed
     max_position: int = 0  # tokens stand at positions sampled below it; 0: at 0, 1, 2, …
 
+    @property
+    def trained(self):
+        """The training length."""
+        return self.model.config.block_size
+
     @torch.no_grad()
     def score(self, starts, length, scored, change=None):
         """The losses in nats of the last `scored` predictions of each window of `length` tokens, and whether the
@@ -61,17 +66,18 @@ class Scorer:
         return torch.cat(losses).view(shape).numpy(), torch.cat(right).view(shape).numpy()
 
 
-def first_end(n_tokens, longest, span):
-    """The last target of the first block in a text of n_tokens: past the tuning part, and with room for the longest
-    context."""
-    return max(longest, tuning_part(n_tokens) + span)
+def block_ends(split, longest, span):
+    """The last targets of all blocks of `span` targets, side by side past the tuning part, that have room for the
+    longest context."""
+    n_tokens = len(split.tokens)
+    return np.arange(max(longest, tuning_part(n_tokens) + span), n_tokens, span)
 
 
 def choose_blocks(split, longest, span, n, seed):
     """n Blocks of `span` targets. They are evenly spread over the text past the tuning part and do not overlap. Those
     that have `longest` tokens of their own document before them come first; contexts cross documents, as they do in
     training, only if these are fewer than n. ValueError if the text is too short."""
-    ends = np.arange(first_end(len(split.tokens), longest, span), len(split.tokens), span)
+    ends = block_ends(split, longest, span)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     fits = ends - longest >= split.docs[documents]
     if len(ends) < n:
@@ -108,9 +114,8 @@ def foreign(split, blocks, n_kept):
 
     def change(row, i):
         n = len(row) - 1
-        end = blocks.ends[i]
         document = blocks.documents[i]
-        before = min(bounds[document], end - n)
+        before = min(bounds[document], blocks.ends[i] - n)
         after = bounds[document + 1]
         donors = np.roll(blocks.ends, -(i + len(blocks.ends) // 2))
         ends_before = donors - n_kept <= before
@@ -119,6 +124,6 @@ def foreign(split, blocks, n_kept):
         if not len(donors):
             few = f"no block has {n - n_kept:,} tokens of other documents before it"
             raise ValueError(f"{few}: choose shorter --lengths, or a --dataset of more documents")
-        row[: n - n_kept] = torch.from_numpy(split.tokens[donors[0] - n : donors[0] - n_kept].astype(np.int64))
+        row[: n - n_kept] = split.windows(donors[:1] - n, n)[0, : n - n_kept]
 
     return change

@@ -184,28 +184,38 @@ def few_documents(monkeypatch):
         monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
 
 
-def protocol_of(name, n_tokens, trained=16, **settings):
-    """A protocol for runs trained at `trained` tokens, on a text of n_tokens."""
+def protocol_of(name, dataset, trained=16, **settings):
+    """A protocol for runs trained at `trained` tokens."""
     from eval_length import EvalConfig
     from evaluation.protocols import PROTOCOLS
 
-    return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {trained}, n_tokens)
+    return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {trained}, dataset)
 
 
-def measured(protocol, model, dataset, trained=16):
-    """What a protocol measures of one model: its means {key: {length: mean}}, the arrays (1, blocks, …), the Blocks and
-    the Scorer."""
+def measured(protocol, model):
+    """What a protocol measures of one model: its means {key: {length: mean}}, the arrays (1, blocks, …), and the
+    Scorer."""
     from evaluation.windows import Scorer
 
-    blocks = protocol.choose_blocks(dataset)
-    scorer = Scorer(model, dataset, torch.float32)
+    scorer = Scorer(model, protocol.dataset, torch.float32)
     arrays = {}
-    for job, length in protocol.jobs(trained, None).items():
-        arrays |= protocol.measure(job, length, scorer, blocks, trained)
+    for job, length in protocol.jobs(model.config).items():
+        arrays |= protocol.measure(job, length, scorer)
     arrays = {name: values[None] for name, values in arrays.items()}
-    values = protocol.values(arrays, trained)
+    values = protocol.values(arrays, scorer.trained)
     means = {key: {n: array.mean() for n, array in by_length.items()} for key, by_length in values.items()}
-    return means, arrays, blocks, scorer
+    return means, arrays, scorer
+
+
+def dataset_of(*texts):
+    """A dataset of these documents, by character."""
+    from data import Dataset, Split
+    from data.tokenizers import CharTokenizer
+
+    tokenizer = CharTokenizer(set("".join(texts)))
+    docs = np.cumsum([0, *map(len, texts[:-1])])
+    split = Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs, tokenizer.n_vocab)
+    return Dataset("x", split, split, tokenizer, {}, "")
 
 
 def facts_dataset(folder):

@@ -26,7 +26,6 @@ MISTAKES = [
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "'sise'"),
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options='size'"),
     (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0"),
-    (train.main, "--pos_scheme=inkling --pos_options=extent=300", "extent=300.0"),
     (train.main, "--pos_scheme=inkling --pos_options=extent=1.5", "extent=1.5"),
     (train.main, "--rope_scaling=yarn", "rope_scaling"),
     (train.main, "--max_position=300", "learnable"),
@@ -42,7 +41,6 @@ MISTAKES = [
     (train.main, "--layers=window=8|pos_scheme=sinusoidal", "sinusoidal"),
     (train.main, "--layers=window=2/1", "2/1"),
     (train.main, "--layers=window=1.5", "window=1.5"),
-    (train.main, "--pos_scheme=rope --layers=rope_fraction=2", "rope_fraction=2.0"),
     (train.main, "--layers=sink=2", "sink='2'"),
     (train.main, "--pos_scheme=alibi --sink", "alibi"),
     (eval_length.main, "{rope} --layers=sink", "sinks"),
@@ -86,7 +84,6 @@ MISTAKES = [
     (eval_length.main, "{rope} --block_tokens=1 --protocol=position", "--block_tokens"),
     (eval_length.main, "{rope} --lengths=16,24,64 --protocol=nonoverlapping", "lengths"),
     (eval_length.main, "{rope} --window=-1", "rope/best.pt: window=-1"),
-    (eval_length.main, "{rope} {alibi} --rope_scaling=yarn", "rope_scaling"),
     (eval_length.main, "{rope} --results_dir={rope}/best.pt", "File exists"),
     # tools
     (bench.main, "--nanogpt={out}", "{out}/model.py"),
@@ -98,8 +95,11 @@ MISTAKES = [
 def test_mistake(main, flags, word, tiny, trained, tmp_path, monkeypatch, refused):
     runs = {scheme: trained(scheme) for scheme in ("rope", "alibi")}
     names = {"tiny": " ".join(tiny), "out": tmp_path / "r"} | runs
-    files = [path for run in runs.values() for path in run.iterdir()]
-    before = [path.read_bytes() for path in files]
+
+    def contents():
+        return {path: path.read_bytes() for run in runs.values() for path in run.iterdir()}
+
+    before = contents()
     arguments = []
     for argument in f"{FLAGS[main]} {flags}".format(**names).split():
         if "=" in argument and not argument.startswith("-"):
@@ -108,5 +108,4 @@ def test_mistake(main, flags, word, tiny, trained, tmp_path, monkeypatch, refuse
             arguments.append(argument)
     assert word.format(**names) in refused(main, *arguments)
     assert not (tmp_path / "r").exists()
-    assert files == [path for run in runs.values() for path in run.iterdir()]
-    assert before == [path.read_bytes() for path in files]
+    assert contents() == before

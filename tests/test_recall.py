@@ -6,21 +6,13 @@ import re
 import numpy as np
 import pytest
 import torch
-from conftest import facts_dataset, measured, protocol_of
+from conftest import dataset_of, facts_dataset, measured, protocol_of
 
 import data
 from data import recall as generator
 from data.tokenizers import CharTokenizer
 from evaluation.recall import SIGNS, choose_questions, find_questions, planted
 from model import GPTConfig
-
-
-def dataset_of(*texts):
-    """A dataset of these documents."""
-    tokenizer = CharTokenizer(set("".join(texts)))
-    docs = np.cumsum([0, *map(len, texts[:-1])])
-    split = data.Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs, tokenizer.n_vocab)
-    return data.Dataset("x", split, split, tokenizer, {}, "")
 
 
 def facts():
@@ -49,7 +41,7 @@ class Remembers:
     def __init__(self, dataset, reach):
         self.tokenizer = dataset.tokenizer
         self.reach = reach
-        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab)
+        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
 
     def hidden(self, idx, last, positions=None):
         logits = torch.zeros(len(idx), last, self.config.vocab_size)
@@ -63,8 +55,8 @@ class Remembers:
 @pytest.mark.parametrize("reach", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
     dataset = facts()
-    protocol = protocol_of("recall", 10**6, trained=128, lengths="1024", blocks=30, seed=0)
-    means, *_ = measured(protocol, Remembers(dataset, reach), dataset, trained=128)
+    protocol = protocol_of("recall", dataset, trained=128, lengths="1024", blocks=30, seed=0)
+    means, *_ = measured(protocol, Remembers(dataset, reach))
     assert list(means["accuracy"]) == [4, 8, 16, 32, 64, 128, 256, 512]
     for distance, accuracy in means["accuracy"].items():
         if 2 * distance + 2 <= reach:
@@ -75,7 +67,7 @@ def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
 
 def test_the_interval_is_wilsons_or_covers_the_differences_of_seeds():
     documents = np.repeat(np.arange(30), 2)
-    protocol = protocol_of("recall", 10**6, trained=8, lengths="8")
+    protocol = protocol_of("recall", facts(), trained=8, lengths="8")
     right = np.ones((3, 60))
     mean, low, high = protocol.bounds("accuracy", right, documents)
     assert mean == high == 1 and 0.9 < low < 0.95  # Wilson's
@@ -112,17 +104,13 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole(d
 def test_the_command(trained, evaluate, tmp_path):
     text = facts_dataset(tmp_path)
     alibi, learnable = (trained(scheme, dataset=text, block_size=64) for scheme in ("alibi", "learnable"))
-    rope = trained("rope", dataset=text, block_size=32)
-    flags = ["--protocol=recall", "--blocks=4"]
-    keep = f"--keep={tmp_path}/kept"
-    results = evaluate(alibi, learnable, *flags, "--lengths=256", keep)
+    flags = ["--protocol=recall", "--blocks=4", "--lengths=256"]
+    results = evaluate(alibi, learnable, *flags, f"--keep={tmp_path}/kept")
     values = {name: run["values"]["accuracy"] for name, run in results.runs.items()}
     assert list(values["alibi"]) == ["4", "8", "16", "32", "64", "128"]
     assert values["learnable"]["64"] is None
     assert 0 <= values["alibi"]["128"]["low"] <= values["alibi"]["128"]["high"] <= 1
     assert "distance ≥" in results.out and "rise" not in results.out
     assert [*(tmp_path / "results").glob("recall-*.png")]
-    again = evaluate(tmp_path / "kept" / "alibi", learnable, *flags, "--lengths=256")
+    again = evaluate(tmp_path / "kept" / "alibi", learnable, *flags)
     assert again.out.count("measured before") == 1
-    runs = evaluate(rope, alibi, *flags).runs  # two training lengths: they answer the same questions
-    assert runs["rope"]["values"]["accuracy"].keys() == runs["alibi"]["values"]["accuracy"].keys()

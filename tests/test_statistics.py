@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.statistics import FEWEST_DOCUMENTS, interval, residuals, rise, t_quantile, verdict, wilson
+from evaluation.statistics import FEWEST_DOCUMENTS, interval, rise, t_quantile, verdict, wilson
 
 
 def documents_of(kind, n, rng):
@@ -64,8 +64,7 @@ def test_intervals_cover_differences_of_schemes_whose_seeds_vary_unequally():
     covered = []
     for _ in range(400):
         text = losses(documents, "lognormal", rng, 1, 0, 0)
-        a = text + losses(documents, "normal", rng, 3, 0.2, 0.3)
-        b = text + losses(documents, "normal", rng, 3, 0.6, 0.3)
+        a, b = (text + losses(documents, "normal", rng, 3, seed_sd, 0.3) for seed_sd in (0.2, 0.6))
         mean, width = interval([a, -b], documents)
         covered.append(abs(mean) <= width)
     assert 0.93 <= np.mean(covered) <= 0.99
@@ -88,13 +87,6 @@ def test_each_part_of_the_error_has_its_own_quantile():
     _, width = interval([text + both + seeds], np.arange(n))
     text_part = t_quantile(n - 1) ** 2 * (by_text - by_both)
     assert width**2 == pytest.approx(text_part + t_quantile(2) ** 2 * 7 / 3)
-
-
-def test_a_document_with_half_of_the_blocks_doubles_its_residual():
-    documents = np.repeat(np.arange(21), [20, *[1] * 20])
-    values = np.where(documents == 0, 1.0, -1.0)[None]  # of mean 0
-    mean_size = 40 / 21
-    assert residuals(values, documents)[0] == pytest.approx([2 * 20 / mean_size, *[-40 / 39 / mean_size] * 20])
 
 
 @pytest.mark.filterwarnings("error")
@@ -123,7 +115,6 @@ def test_wilson_interval_as_published():
         (0.03, 0.01, "flat"),
         (0.03, 0.02, "rises"),
         (0.03, 0.03, "undecided"),
-        (0.06, 0.05, "rises"),
         (0.06, 0.07, "undecided"),
         (0.0, np.nan, "undecided"),
     ],
