@@ -74,14 +74,16 @@ class GPTConfig:
     @property
     def rotated(self):
         """How many channels of a head rope has: whole pairs."""
-        pairs = int(self.rope_partial * self.head_size / 2 + 1e-6)
-        return 2 * pairs
+        return 2 * int(self.rope_partial * self.head_size / 2 + 1e-6)
 
     def kind(self, settings):
         """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
-        scheme = settings.get("pos_scheme", self.pos_scheme)
-        if scheme != self.pos_scheme:
-            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*find_scheme(scheme).reads}
+        name = settings.get("pos_scheme", self.pos_scheme)
+        if name != self.pos_scheme:
+            scheme = find_scheme(name)
+            if scheme.embed is not PositionScheme.embed:
+                raise ValueError(f"{name} acts on the embedding, so it cannot be the scheme of some layers")
+            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*scheme.reads}
             settings = {name: getattr(GPTConfig, name) for name in names} | settings
         return replace(self, layers="", **settings)
 
@@ -253,12 +255,14 @@ class GPT(nn.Module):
         that differ only in their windows, sinks and temperatures share one scheme."""
         self.config = config
         settings = [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in (config, *config.kinds)]
-        schemes = {kind: make_scheme(kind) for kind in dict.fromkeys(settings)}
+        schemes = {kind: find_scheme(kind.pos_scheme)(kind) for kind in dict.fromkeys(settings)}
         self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
         self.schemes = [schemes[kind] for kind in settings[1:]]  # of each layer
         for scheme in schemes.values():
             scheme.windows = [kind.n_keys for kind in config.kinds]
+            for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):  # loading would undo `override`
+                raise ValueError(f"register the scheme's buffer {name} with persistent=False, or as an nn.Parameter")
 
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
@@ -406,16 +410,15 @@ def attend(q, k, v, positions, dropout_p, sink=None):
     offset = S - T  # keys before the first query
     size = min(QUERY_BLOCK, (T + 1) // 2)  # at least two blocks: half of the queries cannot see half of the keys
     for start in reversed(range(0, T, size)):  # the last block first: the others fit into its buffers
-        end = min(T, start + size)
+        end = start + size
         block = slice(start, end)
         first = max(0, offset + start - positions.kind.n_keys + 1)
         seen = slice(first, offset + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
-        seen_positions = positions.part(block, seen)
-        mask = seen_positions.mask(queries, keys)
-        queries = seen_positions.tempered(queries)
-        outputs.append(average(queries, keys, v[:, :, seen], mask, dropout_p, sink))
+        part = positions.part(block, seen)
+        mask = part.mask(queries, keys)
+        outputs.append(average(part.tempered(queries), keys, v[:, :, seen], mask, dropout_p, sink))
     return torch.cat(outputs[::-1], dim=2)
 
 
@@ -576,18 +579,6 @@ def find_scheme(name):
     return SCHEMES[name]
 
 
-def make_scheme(config):
-    """The scheme of a config. ValueError if the state dict would hold a table that is no parameter: loading it would
-    undo what other settings change in it."""
-    scheme = find_scheme(config.pos_scheme)(config)
-    for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):
-        raise ValueError(
-            f"pos_scheme={config.pos_scheme}: register the buffer {name} with persistent=False, or make it an "
-            "nn.Parameter"
-        )
-    return scheme
-
-
 class PositionScheme(nn.Module):
     """The hooks through which a scheme acts on the model. Here, each hook does nothing. A fixed table that `__init__`
     makes is a buffer with persistent=False, or an nn.Parameter with requires_grad=False."""
@@ -647,11 +638,6 @@ class PositionScheme(nn.Module):
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         """Per layer and block of queries: (1 or B, 1 or H, queries, keys), added to the scores after 1/sqrt(D)."""
-
-
-def draw_as_linear(p, inputs, generator):
-    """Draws the parameter p as torch.nn.Linear does, with so many inputs."""
-    nn.init.uniform_(p, -(inputs**-0.5), inputs**-0.5, generator=generator)
 
 
 class NoPE(PositionScheme, name="none"):
@@ -735,9 +721,7 @@ def rope_frequencies(config, device):
     freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
     freqs = F.pad(freqs, (0, (config.head_size - D) // 2))
     size = 1.0
-    share = 0.0  # of the slowing that a pair gets
-    if config.rope_scaling == "linear":
-        share = 1.0
+    share = 1.0 if config.rope_scaling == "linear" else 0.0  # of the slowing that a pair gets
     if config.rope_scaling == "llama3":
         turns = freqs * L / (2 * math.pi)  # within the training length
         share = ((4 - turns) / (4 - 1)).clamp(0, 1)
@@ -885,17 +869,12 @@ def layer_kinds(config):
     kinds = []
     try:
         for settings, count in read_layers(GPTConfig, KIND_FIELDS, config.layers):
-            kind = config.kind(settings)
-            embeds = find_scheme(kind.pos_scheme).embed is not PositionScheme.embed
-            if embeds and kind.pos_scheme != config.pos_scheme:
-                raise ValueError(f"{kind.pos_scheme} acts on the embedding, so it cannot be the scheme of some layers")
-            kinds += [kind] * count
+            kinds += [config.kind(settings)] * count
         if set(kinds) != set(kinds[: config.n_layer]):
             raise ValueError(f"n_layer={config.n_layer} is too small for all of these kinds")
     except ValueError as error:
         raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
-    repeats = math.ceil(config.n_layer / len(kinds))
-    return (kinds * repeats)[: config.n_layer]
+    return (kinds * config.n_layer)[: config.n_layer]
 
 
 def at_least(low, settings, *names):

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import draw_as_linear
+from schemes import draw_as_linear
 from schemes.kerple import KERPLE
 
 

@@ -2,7 +2,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, draw_as_linear
+from model import PositionScheme
+from schemes import draw_as_linear
 
 
 class FIRE(PositionScheme, name="fire"):

@@ -4,7 +4,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, draw_as_linear, widen
+from model import PositionScheme, widen
+from schemes import draw_as_linear
 
 
 class PaTH(PositionScheme, name="path"):
