@@ -19,13 +19,15 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from config import read_layers
+from config import check_choices, convert, read_layers
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
 MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
@@ -55,7 +57,7 @@ class GPTConfig:
     rope_theta: float = 10000.0  # rope's base
     rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
     rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
-    rope_scaling: str = "none"  # how rope extends past rope_block_size: none, linear (PI), ntk, yarn, llama3
+    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"  # how rope extends past rope_block_size
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
     rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
@@ -72,40 +74,39 @@ class GPTConfig:
     @property
     def rotated(self):
         """How many channels of a head rope has: whole pairs."""
-        pairs = int(self.rope_partial * self.head_size / 2 + 1e-6)
-        return 2 * pairs
+        return 2 * int(self.rope_partial * self.head_size / 2 + 1e-6)
 
     def kind(self, settings):
         """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
-        scheme = settings.get("pos_scheme", self.pos_scheme)
-        if scheme != self.pos_scheme:
-            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*find_scheme(scheme).reads}
+        name = settings.get("pos_scheme", self.pos_scheme)
+        if name != self.pos_scheme:
+            scheme = find_scheme(name)
+            if scheme.embed is not PositionScheme.embed:
+                raise ValueError(f"{name} acts on the embedding, so it cannot be the scheme of some layers")
+            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*scheme.reads}
             settings = {name: getattr(GPTConfig, name) for name in names} | settings
         return replace(self, layers="", **settings)
 
     @property
     def n_keys(self):
         """How many keys a query sees; infinite without a window."""
-        if self.window >= 1:
-            return int(self.window)
-        return max(1, int(self.window * self.block_size)) if self.window else math.inf
+        return count_tokens(self.window, self.block_size) if self.window else math.inf
 
     @property
     def max_positions(self):
         """How many positions the schemes are defined for; None: any number."""
-        limits = [find_scheme(kind.pos_scheme).max_positions(kind) for kind in (self, *self.kinds)]
-        limits = [limit for limit in limits if limit is not None]
-        return min(limits) if limits else None
+        limited = any(find_scheme(kind.pos_scheme).limited for kind in (self, *self.kinds))
+        return self.block_size if limited else None
 
     def check_positions(self, limit, with_gaps=False):
         """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
         for kind in (self, *self.kinds):
-            if with_gaps and not find_scheme(kind.pos_scheme).gaps:
-                raise ValueError(f"{kind.pos_scheme} cannot take positions with gaps below {limit}")
-        if self.max_positions is not None and limit > self.max_positions:
-            raise ValueError(
-                f"{self.pos_scheme} positions are defined for {self.max_positions} tokens, not for {limit}"
-            )
+            name = kind.pos_scheme
+            scheme = find_scheme(name)
+            if with_gaps and not scheme.gaps:
+                raise ValueError(f"{name} cannot take positions with gaps below {limit}")
+            if scheme.limited and limit > self.block_size:
+                raise ValueError(f"{name} positions are defined for {self.block_size} tokens, not for {limit}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -117,8 +118,7 @@ class Positions:
     """The positions of a layer's queries and keys, and what else its attention depends on in this forward pass."""
 
     layer: int
-    window: float  # how many keys a query sees
-    temperature: torch.Tensor | None  # (queries, 1): the factor on each query's scores
+    kind: GPTConfig  # the layer's config
     scheme: "PositionScheme"
     prepared: object  # what scheme.prepare returned
     q_pos: torch.Tensor  # (queries,) int64
@@ -126,14 +126,14 @@ class Positions:
 
     def part(self, queries, keys):
         """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
-        temperature = self.temperature
-        if temperature is not None:
-            temperature = temperature[queries]
-        return replace(self, temperature=temperature, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
+        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
 
     def tempered(self, x):
-        """x (…, queries, ·), with each query's row times its temperature."""
-        return x if self.temperature is None else x * self.temperature.to(x.dtype)
+        """x (…, queries, ·), with each query's row times its temperature, which is 1 up to block_size."""
+        if not self.kind.temperature:
+            return x
+        growth = (1 + self.q_pos // self.kind.block_size).log()[:, None]
+        return x * (1 + self.kind.temperature * growth).to(x.dtype)
 
     @property
     def biased(self):
@@ -144,8 +144,7 @@ class Positions:
 
     def mask(self, q, k):
         """What attention adds to the scores: (1 or B, 1 or H, queries, keys)."""
-        mask = torch.where(self.visible(), 0.0, -torch.inf)
-        mask = mask[None, None]  # the fast kernels need four dimensions
+        mask = torch.where(self.visible(), 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
         if self.biased:
             mask = mask + self.tempered(self.bias(q, k))
         return mask.to(q.dtype)
@@ -155,7 +154,7 @@ class Positions:
         positions may have gaps."""
         keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
         queries = keys[-len(self.q_pos) :, None]
-        return (keys <= queries) & (keys > queries - self.window)
+        return (keys <= queries) & (keys > queries - self.kind.n_keys)
 
 
 class CausalSelfAttention(nn.Module):
@@ -187,15 +186,14 @@ class CausalSelfAttention(nn.Module):
         past = cache.past[positions.layer] if cache else {}
         q, k, v = self.project(x, positions, past)
         if cache:
-            k = cache.append((positions.layer, "k"), k, positions.window)  # (B, H, S, ·)
-            v = cache.append((positions.layer, "v"), v, positions.window)  # (B, H, S, D)
+            k = cache.append((positions.layer, "k"), k, positions.kind.n_keys)  # (B, H, S, ·)
+            v = cache.append((positions.layer, "v"), v, positions.kind.n_keys)  # (B, H, S, D)
             positions = positions.part(slice(None), slice(-k.size(2), None))
         q = q[:, :, -len(positions.q_pos) :]
         dropout_p = self.dropout if self.training else 0.0
         y = attend(q, k, v, positions, dropout_p, self.sink)  # (B, H, n, D)
         y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
-        y = self.c_proj(y)
-        return self.resid_dropout(y)
+        return self.resid_dropout(self.c_proj(y))
 
 
 class MLP(nn.Module):
@@ -235,7 +233,6 @@ class GPT(nn.Module):
 
     def __init__(self, config, seed=1337):
         super().__init__()
-        self.config = config
         self.transformer = nn.ModuleDict(
             dict(
                 wte=nn.Embedding(config.vocab_size, config.n_embd),
@@ -257,18 +254,15 @@ class GPT(nn.Module):
         """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others. Layers
         that differ only in their windows, sinks and temperatures share one scheme."""
         self.config = config
-        schemes = {}
-        self.schemes = []  # of each layer, after that of the config itself
-        for kind in (config, *config.kinds):
-            settings = replace(kind, layers="", window=0, sink=False, temperature=0.0)
-            if settings not in schemes:
-                schemes[settings] = make_scheme(settings)
-            self.schemes.append(schemes[settings])
+        settings = [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in (config, *config.kinds)]
+        schemes = {kind: find_scheme(kind.pos_scheme)(kind) for kind in dict.fromkeys(settings)}
         self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
-        self.windows = [kind.n_keys for kind in config.kinds]
+        self.schemes = [schemes[kind] for kind in settings[1:]]  # of each layer
         for scheme in schemes.values():
-            scheme.windows = self.windows
+            scheme.windows = [kind.n_keys for kind in config.kinds]
+            for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):  # loading would undo `override`
+                raise ValueError(f"register the scheme's buffer {name} with persistent=False, or as an nn.Parameter")
 
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
@@ -293,10 +287,10 @@ class GPT(nn.Module):
     def override(self, config):
         """Changes the windows, the temperatures or the schemes' settings in place. Returns the model. ValueError if a
         layer's new scheme has other weights than its old one."""
-        before = self.schemes
+        before = [self.pos, *self.schemes]
         self.make_schemes(config)
         self.to(self.lm_head.weight.device)
-        for old, new in zip(before, self.schemes, strict=True):
+        for old, new in zip(before, [self.pos, *self.schemes], strict=True):
             try:
                 new.load_state_dict(old.state_dict(), assign=True)
             except RuntimeError:
@@ -319,23 +313,19 @@ class GPT(nn.Module):
 
         # where the tokens and all visible keys stand
         if positions is None:
-            first = max(0, start + 1 - max(self.windows))  # the first key that any layer sees
+            first = max(0, start + 1 - max(self.pos.windows))  # the first key that any layer sees
             positions = torch.arange(first, start + T, device=idx.device)
         k_pos = positions.to(idx.device)
         q_pos = k_pos[-T:]
 
         # what each layer needs of them
-        prepared = {scheme: scheme.prepare(q_pos, k_pos) for scheme in self.schemes}
-        stretch = (1 + q_pos // c.block_size).log()[:, None]  # (T, 1), 0 up to block_size
+        prepared = {scheme: scheme.prepare(q_pos, k_pos) for scheme in (self.pos, *self.pos_kinds)}
         layers = []
-        for n, kind in enumerate(c.kinds):
-            scheme = self.schemes[n + 1]
-            temperature = 1 + kind.temperature * stretch if kind.temperature else None
-            layers.append(Positions(n, self.windows[n], temperature, scheme, prepared[scheme], q_pos, k_pos))
+        for n, scheme in enumerate(self.schemes):
+            layers.append(Positions(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos))
 
         # the residual stream
-        x = self.transformer.wte(idx)
-        x = self.pos.embed(x, q_pos)
+        x = self.pos.embed(self.transformer.wte(idx), q_pos)
         return self.transformer.drop(x), layers
 
     def hidden(self, idx, cache=None, last=None, positions=None):
@@ -413,23 +403,22 @@ def attend(q, k, v, positions, dropout_p, sink=None):
     """
     T = q.size(2)
     S = k.size(2)
-    if not positions.biased and T in (1, S) and S <= positions.window:  # a single query sees every key
+    if not positions.biased and T in (1, S) and S <= positions.kind.n_keys:  # a single query sees every key
         return average(positions.tempered(q), k, v, None, dropout_p, sink)
 
     outputs = []
     offset = S - T  # keys before the first query
     size = min(QUERY_BLOCK, (T + 1) // 2)  # at least two blocks: half of the queries cannot see half of the keys
     for start in reversed(range(0, T, size)):  # the last block first: the others fit into its buffers
-        end = min(T, start + size)
+        end = start + size
         block = slice(start, end)
-        first = max(0, offset + start - positions.window + 1)
+        first = max(0, offset + start - positions.kind.n_keys + 1)
         seen = slice(first, offset + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
-        seen_positions = positions.part(block, seen)
-        mask = seen_positions.mask(queries, keys)
-        queries = seen_positions.tempered(queries)
-        outputs.append(average(queries, keys, v[:, :, seen], mask, dropout_p, sink))
+        part = positions.part(block, seen)
+        mask = part.mask(queries, keys)
+        outputs.append(average(part.tempered(queries), keys, v[:, :, seen], mask, dropout_p, sink))
     return torch.cat(outputs[::-1], dim=2)
 
 
@@ -438,34 +427,34 @@ def average(q, k, v, mask, dropout_p, sink):
     Without a mask (1|B, 1|H, Q, K), attention is causal, but a single query sees every key.
 
     A sink is one more key, which stands before the others and has zeros as its value: an additional channel is its
-    score in q, 1 in its own key and 0 in the others. So every kernel can have one."""
+    score in q, 1 in its own key and 0 in the others. So every kernel can have one; FlashWithSink is faster."""
     Q = q.size(2)
     D = v.size(3)
+    W = q.size(3)
     scale = 1 / math.sqrt(D)
-    learns = mask is not None and mask.requires_grad
-    if sink is not None and q.device.type == "cpu" and not learns and not dropout_p:
-        v = F.pad(v, (0, q.size(3) - D))
-        return FlashWithSink.apply(q, k, v, sink, mask, scale)[..., :D]
-    if sink is not None:
+    by_hand = mask is not None and mask.requires_grad and not mask.is_cuda  # only CUDA's kernels have its gradient
+    flash_with_sink = sink is not None and q.device.type == "cpu" and not by_hand and not dropout_p
+    if sink is not None and not flash_with_sink:
         front = (0, 0, 1, 0)
         v = F.pad(v, front)
         q = widen(q, sink[:, None, None] / scale)
-        k = widen(k, k.new_zeros(1, 1, 1, 1))
-        k = F.pad(k, front)
-        k[:, :, 0, -1] = 1
+        k = F.pad(widen(k, k.new_zeros(1, 1, 1, 1)), front)
+        k[:, :, 0, W] = 1
         if mask is not None:
             mask = F.pad(mask, (1, 0))
         elif Q > 1:
             q = F.pad(q, front)  # the sink's own query, so that the others see it
-    if learns and not mask.is_cuda:  # only CUDA's kernels have gradients for the mask
+    if by_hand:
         scores = (q * scale @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
-        y = weights @ v
+        return weights @ v
+    if q.size(3) > D:
+        v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
+    settings = dict(attn_mask=mask, dropout_p=dropout_p, is_causal=mask is None and Q > 1, scale=scale)
+    if flash_with_sink:
+        y = FlashWithSink.apply(q.to(v.dtype), k.to(v.dtype), v, sink, settings)  # autocast leaves it out
     else:
-        if q.size(3) > D:
-            v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
-        causal = mask is None and Q > 1
-        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, causal, scale=scale)
+        y = F.scaled_dot_product_attention(q, k, v, **settings)
     return y[:, :, -Q:, :D]
 
 
@@ -474,27 +463,23 @@ class FlashWithSink(torch.autograd.Function):
     of a query's scores, to which a sink adds one exponential."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink, mask, scale):
-        causal = mask is None and q.size(2) > 1
-        y, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
-        )
+    def forward(ctx, q, k, v, sink, settings):
+        y, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **settings)
         with_sink = torch.logaddexp(sums, sink[:, None])  # (B, H, Q)
         y = y * (sums - with_sink).exp()[..., None].to(y.dtype)
-        ctx.save_for_backward(q, k, v, sink, mask, y, with_sink)
-        ctx.settings = causal, scale
+        ctx.save_for_backward(q, k, v, sink, y, with_sink)
+        ctx.settings = settings
         return y
 
     @staticmethod
     def backward(ctx, grad):
-        q, k, v, sink, mask, y, with_sink = ctx.saved_tensors
-        causal, scale = ctx.settings
+        q, k, v, sink, y, with_sink = ctx.saved_tensors
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, y, with_sink, 0.0, causal, attn_mask=mask, scale=scale
+            grad, q, k, v, y, with_sink, **ctx.settings
         )
         weight = (sink[:, None] - with_sink).exp()
         grad_sink = -(weight * (grad * y).sum(-1)).sum((0, 2))
-        return *grads, grad_sink, None, None
+        return *grads, grad_sink, None
 
 
 class KVCache:
@@ -594,18 +579,6 @@ def find_scheme(name):
     return SCHEMES[name]
 
 
-def make_scheme(config):
-    """The scheme of a config. ValueError if the state dict would hold a table that is no parameter: loading it would
-    undo what other settings change in it."""
-    scheme = find_scheme(config.pos_scheme)(config)
-    for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):
-        raise ValueError(
-            f"pos_scheme={config.pos_scheme}: register the buffer {name} with persistent=False, or make it an "
-            "nn.Parameter"
-        )
-    return scheme
-
-
 class PositionScheme(nn.Module):
     """The hooks through which a scheme acts on the model. Here, each hook does nothing. A fixed table that `__init__`
     makes is a buffer with persistent=False, or an nn.Parameter with requires_grad=False."""
@@ -613,6 +586,7 @@ class PositionScheme(nn.Module):
     reads = ()  # the fields of GPTConfig that the scheme reads and other schemes may not
     options = {}  # a further scheme's settings and their defaults, set as pos_options="name=value,…"
     no_decay = ()  # names of its parameters that get no weight decay
+    limited = False  # is it undefined past block_size?
     gaps = True  # may there be gaps between positions?
     shifted = False  # do its scores lack a constant per query, which cancels in a softmax without a sink?
 
@@ -622,30 +596,23 @@ class PositionScheme(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
+        self.options = self.read_options(config)
 
     @classmethod
     def read_options(cls, config):
-        """`options` with the changes in config.pos_options: {name: number}. ValueError for an unknown name."""
+        """`options` with the changes in config.pos_options, as attributes. ValueError for an unknown name."""
         values = dict(cls.options)
-        items = config.pos_options.split(",")
-        for item in filter(None, items):
+        for item in filter(None, config.pos_options.split(",")):
             name, _, text = item.partition("=")
             if name not in values:
                 known = ", ".join(values) or "none"
                 raise ValueError(f"pos_options: {config.pos_scheme} has no option {name!r}; its options: {known}")
-            try:
-                values[name] = float(text)
-            except ValueError:
-                raise ValueError(f"pos_options={config.pos_options!r} must be a list such as size=32,b=5") from None
-        return values
+            values[name] = convert(f"pos_options: {name}", text, (float,))
+        return SimpleNamespace(**values)
 
     @staticmethod
     def check(config):
         """Called by every new GPTConfig: ValueError if the scheme cannot run with it."""
-
-    @staticmethod
-    def max_positions(config):
-        """How many positions the scheme is defined for; None: any number."""
 
     def init_weights(self, generator):
         """Draws the scheme's parameters. It has its own generator, so that all schemes share the same backbone. A table
@@ -713,10 +680,7 @@ class Learnable(PositionScheme, name="learnable"):
     past block_size, so the scheme is undefined there."""
 
     reads = ("pos_init",)
-
-    @staticmethod
-    def max_positions(config):
-        return config.block_size
+    limited = True
 
     def __init__(self, config):
         super().__init__(config)
@@ -733,9 +697,6 @@ def scaled_theta(config):
         return config.rope_theta
     D = config.rotated
     return config.rope_theta * config.rope_factor ** (D / max(1, D - 2))  # a single pair has the same frequency anyway
-
-
-ROPE_SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
 
 
 def rope_frequencies(config, device):
@@ -760,9 +721,7 @@ def rope_frequencies(config, device):
     freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
     freqs = F.pad(freqs, (0, (config.head_size - D) // 2))
     size = 1.0
-    share = 0.0  # of the slowing that a pair gets
-    if config.rope_scaling == "linear":
-        share = 1.0
+    share = 1.0 if config.rope_scaling == "linear" else 0.0  # of the slowing that a pair gets
     if config.rope_scaling == "llama3":
         turns = freqs * L / (2 * math.pi)  # within the training length
         share = ((4 - turns) / (4 - 1)).clamp(0, 1)
@@ -823,8 +782,6 @@ class RoPE(PositionScheme, name="rope"):
                 f"rope turns pairs of channels, not {D} channels: rope_partial={config.rope_partial} of the head size "
                 f"n_embd/n_head = {config.n_embd}/{config.n_head} = {config.head_size}"
             )
-        if config.rope_scaling not in ROPE_SCALINGS:
-            raise ValueError(f"rope_scaling={config.rope_scaling!r} is not one of: {', '.join(ROPE_SCALINGS)}")
         if config.rope_scaling == "none" and config.rope_factor != 1:
             raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
         if not 2 / D <= config.rope_fraction <= 1:
@@ -912,35 +869,36 @@ def layer_kinds(config):
     kinds = []
     try:
         for settings, count in read_layers(GPTConfig, KIND_FIELDS, config.layers):
-            kind = config.kind(settings)
-            embeds = find_scheme(kind.pos_scheme).embed is not PositionScheme.embed
-            if embeds and kind.pos_scheme != config.pos_scheme:
-                raise ValueError(f"{kind.pos_scheme} acts on the embedding, so it cannot be the scheme of some layers")
-            kinds += [kind] * count
+            kinds += [config.kind(settings)] * count
         if set(kinds) != set(kinds[: config.n_layer]):
             raise ValueError(f"n_layer={config.n_layer} is too small for all of these kinds")
     except ValueError as error:
         raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
-    repeats = math.ceil(config.n_layer / len(kinds))
-    return (kinds * repeats)[: config.n_layer]
+    return (kinds * config.n_layer)[: config.n_layer]
 
 
-def at_least(low, config, *names):
-    """ValueError unless each field is at least `low`."""
+def at_least(low, settings, *names):
+    """ValueError unless each of the settings is at least `low`."""
     for name in names:
-        if not getattr(config, name) >= low:  # NaN is not
-            raise ValueError(f"{name}={getattr(config, name)} must be at least {low}")
+        if not getattr(settings, name) >= low:  # NaN is not
+            raise ValueError(f"{name}={getattr(settings, name)} must be at least {low}")
+
+
+def count_tokens(amount, block_size):
+    """The amount, which is a number of tokens or, below 1, a share of block_size, as a number of tokens."""
+    return int(amount) if amount >= 1 else max(1, int(amount * block_size))
 
 
 def check_config(c):
     """ValueError for settings that are invalid or do not fit together."""
+    check_choices(c)
     at_least(1, c, "block_size", "vocab_size", "n_layer", "n_head", "n_embd")
     at_least(0, c, "window", "temperature", "pos_init", "sinusoidal_size")
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout={c.dropout} must lie in [0, 1)")
     if c.n_embd % c.n_head:
         raise ValueError(f"n_embd={c.n_embd} must be a multiple of n_head={c.n_head}")
-    if c.window != int(c.window) > 0:
+    if c.window > 1 and c.window % 1:
         raise ValueError(f"window={c.window} must be a number of tokens, or a share of block_size below 1")
 
     # the scheme and its own settings

@@ -1,1 +1,8 @@
 """Position schemes, one file each. The file's name is the scheme's: --pos_scheme=t5 reads schemes/t5.py."""
+
+from torch import nn
+
+
+def draw_as_linear(p, inputs, generator):
+    """Draws the parameter p as torch.nn.Linear does, with so many inputs."""
+    nn.init.uniform_(p, -(inputs**-0.5), inputs**-0.5, generator=generator)

@@ -3,7 +3,7 @@ import math
 import torch
 import torch.nn as nn
 
-from model import PositionScheme
+from model import PositionScheme, at_least
 
 
 class CoPE(PositionScheme, name="cope"):
@@ -18,13 +18,14 @@ class CoPE(PositionScheme, name="cope"):
 
     @classmethod
     def check(cls, config):
-        p_max = cls.read_options(config)["p_max"]
-        if p_max < 1 or not p_max.is_integer():
-            raise ValueError(f"pos_options: p_max={p_max} must be a whole number of at least 1")
+        options = cls.read_options(config)
+        at_least(1, options, "p_max")
+        if options.p_max % 1:
+            raise ValueError(f"pos_options: p_max={options.p_max} must be a whole number")
 
     def __init__(self, config):
         super().__init__(config)
-        self.p_max = int(self.read_options(config)["p_max"])
+        self.p_max = int(self.options.p_max)
         self.e = nn.Parameter(torch.empty(config.n_layer, config.head_size, self.p_max + 1))
 
     def init_weights(self, generator):

@@ -4,6 +4,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from schemes import draw_as_linear
 from schemes.kerple import KERPLE
 
 
@@ -31,8 +32,10 @@ class DAPE(KERPLE, name="dape"):
 
     def init_weights(self, generator):
         super().init_weights(generator)
-        for p, inputs in ((self.w_1, self.w_1.size(-1)), (self.b_1, self.w_1.size(-1)), (self.w_2, self.width)):
-            nn.init.uniform_(p, -(inputs**-0.5), inputs**-0.5, generator=generator)
+        inputs = self.w_1.size(-1)
+        draw_as_linear(self.w_1, inputs, generator)
+        draw_as_linear(self.b_1, inputs, generator)
+        draw_as_linear(self.w_2, self.width, generator)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         B = q.size(0)

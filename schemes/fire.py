@@ -3,6 +3,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme
+from schemes import draw_as_linear
 
 
 class FIRE(PositionScheme, name="fire"):
@@ -30,8 +31,9 @@ class FIRE(PositionScheme, name="fire"):
     def init_weights(self, generator):
         nn.init.constant_(self.c, 0.1)
         nn.init.ones_(self.w)
-        for p, inputs in ((self.w_1, 1), (self.b_1, 1), (self.w_2, self.width)):
-            nn.init.uniform_(p, -(inputs**-0.5), inputs**-0.5, generator=generator)
+        draw_as_linear(self.w_1, 1, generator)
+        draw_as_linear(self.b_1, 1, generator)
+        draw_as_linear(self.w_2, self.width, generator)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         c = self.c[layer].abs()

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, widen
+from model import PositionScheme, count_tokens, widen
 
 
 class Inkling(PositionScheme, name="inkling"):
@@ -31,16 +31,12 @@ class Inkling(PositionScheme, name="inkling"):
     @classmethod
     def read_extent(cls, config):
         """Up to which distance there is a bias, in tokens."""
-        extent = cls.read_options(config)["extent"]
-        if extent < 1:
-            extent = max(1, extent * config.block_size)
-        return int(extent)
+        return count_tokens(cls.read_options(config).extent, config.block_size)
 
     @classmethod
     def check(cls, config):
-        extent = cls.read_options(config)["extent"]
-        whole = extent < 1 or extent.is_integer()
-        if not (whole and 0 < extent <= config.block_size):
+        extent = cls.read_options(config).extent
+        if not 0 < extent <= config.block_size or (extent > 1 and extent % 1):
             raise ValueError(
                 f"pos_options: extent={extent} must be a whole number of tokens, at most block_size="
                 f"{config.block_size}, or a share of it below 1"

@@ -5,6 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
+from schemes import draw_as_linear
 
 
 class PaTH(PositionScheme, name="path"):
@@ -38,7 +39,7 @@ class PaTH(PositionScheme, name="path"):
 
     def init_weights(self, generator):
         super().init_weights(generator)
-        nn.init.uniform_(self.conv, -(self.width**-0.5), self.width**-0.5, generator=generator)
+        draw_as_linear(self.conv, self.width, generator)
         nn.init.zeros_(self.b)
 
     def rotate(self, q, k, x, prepared, layer, past):

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from model import RoPE, frequencies, precompute_freqs_cis
+from model import RoPE, at_least, frequencies, precompute_freqs_cis
 
 
 class ScaleInvariant(RoPE, name="scale_invariant"):
@@ -20,13 +20,7 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
     @classmethod
     def check(cls, config):
         super().check(config)
-        tau = cls.read_options(config)["tau"]
-        if tau <= 0:
-            raise ValueError(f"pos_options: tau={tau} must be above 0")
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.tau = self.read_options(config)["tau"]
+        at_least(1e-6, cls.read_options(config), "tau")
 
     def prepare(self, q_pos, k_pos):
         freqs = frequencies(self.config.head_size, q_pos.device)
@@ -35,6 +29,6 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         distance = (q_pos[:, None] - k_pos).clamp(min=0)
-        L = torch.log1p(distance / self.tau)
+        L = torch.log1p(distance / self.options.tau)
         scores = q @ k.mT / math.sqrt(q.size(-1))
         return ((1 + 2 * L).sqrt() - 1) * scores - 2 * L

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme
+from model import PositionScheme, at_least
 
 
 class T5(PositionScheme, name="t5"):
@@ -24,23 +24,14 @@ class T5(PositionScheme, name="t5"):
 
     @classmethod
     def check(cls, config):
-        size = cls.read_options(config)["size"]
-        if size <= 0:
-            raise ValueError(f"pos_options: size={size} must be above 0")
+        at_least(1e-6, cls.read_options(config), "size")
 
     def __init__(self, config):
         super().__init__(config)
         self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
-        self.size = self.read_options(config)["size"]
-        self.last = self.last_bucket(config)
-
-    def last_bucket(self, config):
-        """The last bucket that training reaches. No untrained bucket is ever used."""
-        longest = torch.tensor(config.block_size - 1)
-        return self.bucket(longest).item()
 
     def start_from(self, config):
-        last = self.last_bucket(config)
+        last = self.bucket(torch.tensor(config.block_size - 1))  # that training reached
         self.table.data[last + 1 :] = self.table.data[last]
 
     def bucket(self, distance):
@@ -53,8 +44,9 @@ class T5(PositionScheme, name="t5"):
     def prepare(self, q_pos, k_pos):
         """The bias for the distances 0 … S−1 and for all that have buckets of their own: (≥ S, H)."""
         n = max(len(k_pos), self.max_distance)
-        bucket = self.bucket(torch.arange(n, device=k_pos.device))
-        return self.size * F.embedding(bucket.clamp(max=self.last), self.table)
+        distance = torch.arange(n, device=k_pos.device)
+        distance = distance.clamp(max=self.config.block_size - 1)  # no untrained bucket is ever used
+        return self.options.size * F.embedding(self.bucket(distance), self.table)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         distance = q_pos[:, None] - k_pos

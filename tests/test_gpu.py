@@ -37,11 +37,12 @@ def test_no_tensor_is_made_on_another_device(scheme, window):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("window", [0, 8])
-@pytest.mark.parametrize("scheme", ALL)
-def test_a_gpu_computes_what_a_cpu_does(scheme, window):
+@pytest.mark.parametrize("scheme, sink", [*((scheme, False) for scheme in ALL), ("rope", True), ("t5", True)])
+def test_a_gpu_computes_what_a_cpu_does(scheme, window, sink):
     """Logits, gradients and cached decoding, against float64 on the CPU."""
-    exact = build(scheme, **SIZES, window=window, spread=0.2)
-    model = build(scheme, **SIZES, window=window, spread=0.2).float().cuda()
+    settings = dict(window=window, sink=sink, spread=0.2)
+    exact = build(scheme, **SIZES, **settings)
+    model = build(scheme, **SIZES, **settings).float().cuda()
     idx = tokens(exact, 3, 64)
     expected, loss = exact(idx, idx)
     loss.backward()
