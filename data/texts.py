@@ -65,7 +65,7 @@ def split_texts(texts, separator=""):
         return divided(texts, choose_validation(texts), pattern)
     halves = {}
     for name, source in texts.items():
-        halves[name], halves[f"the end of {name}"] = cut(text_of(source), pattern)
+        halves[name], halves[f"{name}/end"] = cut(text_of(source), pattern)  # no file has such a name
     return divided(halves, [*halves][1::2], pattern)
 
 
