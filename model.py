@@ -252,7 +252,8 @@ class GPT(nn.Module):
 
     def make_schemes(self, config):
         """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others. Layers
-        that differ only in their windows, sinks and temperatures share one scheme."""
+        that differ only in their windows, sinks and temperatures share one scheme. ValueError if the state dict would
+        hold a table that is no parameter."""
         self.config = config
         settings = [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in (config, *config.kinds)]
         schemes = {kind: find_scheme(kind.pos_scheme)(kind) for kind in dict.fromkeys(settings)}
