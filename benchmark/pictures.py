@@ -3,23 +3,19 @@
 import numpy as np
 
 from benchmark.results import ROOT, learned_recall, losses_of, read_lines, recall_of, rise_of
-from evaluation.pictures import figure_of, label_ends, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, line_styles, symlog
 
 MODELS = 5  # trained of each scheme
 BREAK = "rope,sinusoidal,none"
 STAY = "dape,fox5,alibi,rope_nope,transformer_xl,t5,window/rope-window128"
-COLORS = {
-    "rope": "#CC79A7",
-    "window/rope-window128": "#CC79A7",
-    "sinusoidal": "#888888",
-    "none": "#888888",
-    "alibi": "#E69F00",
-    "dape": "#D55E00",
-    "fox5": "#009E73",
-    "rope_nope": "#0072B2",
-    "t5": "#56B4E9",
-    "transformer_xl": "#000000",
-}
+
+
+def style_of(name):
+    """Color and dashes; RoPE under a window is RoPE's line, dashed."""
+    if name.startswith("window/"):
+        return style_of("rope") | {"linestyle": "--"}
+    [style] = line_styles([(name,)])
+    return {key: style[key] for key in ("color", "linestyle")}
 
 
 def draw_curves(axes, curves, ticks, low, high):
@@ -30,9 +26,9 @@ def draw_curves(axes, curves, ticks, low, high):
     axes.axvline(128, color="0.75", linestyle=":", linewidth=1)
     axes.spines[["top", "right"]].set_visible(False)
     for name, (x, y) in curves.items():
-        dashes = "--" if name in ("none", "window/rope-window128") else "-"
-        axes.plot(x, y.T, color=COLORS[name], linewidth=0.5, alpha=0.45)
-        axes.plot(x, y.mean(0), color=COLORS[name], linewidth=2, linestyle=dashes)
+        style = style_of(name)
+        axes.plot(x, y.T, color=style["color"], linewidth=0.5, alpha=0.45)
+        axes.plot(x, y.mean(0), linewidth=2, **style)
 
 
 def label_curves(axes, curves):
@@ -42,7 +38,7 @@ def label_curves(axes, curves):
         label = "rope, window of 128" if name.startswith("window/") else name
         if len(y) < MODELS:
             label += f" ({len(y)} models)"
-        ends.append((label, COLORS[name], (x[-1], y[:, -1].mean())))
+        ends.append((label, style_of(name)["color"], (x[-1], y[:, -1].mean())))
     label_ends(axes, ends)
 
 
@@ -100,7 +96,7 @@ def draw_seeing():
     lines = read_lines(".")
     names = [name for name in sorted(read_lines("recall")) if len(recall_of(name)[0])]
     ends = []
-    for style, name in zip(scheme_styles(names), names, strict=True):
+    for style, name in zip(line_styles(zip(names)), names, strict=True):
         found, n_models = recall_of(name)
         _, rise, width = rise_of(lines[name])
         share = found.mean()

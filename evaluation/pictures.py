@@ -4,10 +4,14 @@ import itertools
 
 import numpy as np
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-MARKERS = "osD^vPX*"  # one more than colours, so the first 56 lines all differ
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")  # Okabe and Ito
+MARKERS = "osD^vPX*<"  # one more than colours, so the first 72 lines all differ
 DASHES = ("-", "--", ":")
-ORDER = ("none", "sinusoidal", "learnable", "rope", "alibi", "t5", "transformer_xl")  # their colours
+NAMES = (  # a row for each of DASHES; where a scheme or a row has its name here, it has its style in every picture
+    *("rope_nope", "dape", "fox5", "rope", "alibi", "t5", "transformer_xl", "sinusoidal"),
+    *("kerple", "fire", "fox", "rope_window64", "alibi_offset", "cope", "path", "none"),
+    *("pope", "ssmax", "inkling", "key_offset", "scale_invariant", "command_a", "gemma3", "learnable"),
+)
 
 
 def figure_of(columns, title, width=4.6, height=3.9, **sharing):
@@ -19,16 +23,18 @@ def figure_of(columns, title, width=4.6, height=3.9, **sharing):
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
-def scheme_styles(schemes):
-    """matplotlib's keywords for each line, given its scheme. The schemes of ORDER have the same colour and marker in
-    every picture. Other schemes, and further lines of a scheme, take the colours that are free in this one, then used
-    ones with another dash."""
-    unused = (i for i, scheme in enumerate(ORDER) if scheme not in schemes)
-    free = itertools.chain(unused, itertools.count(len(COLORS)))
+def line_styles(lines):
+    """matplotlib's keywords for each line, given as (name, scheme). One that has neither in NAMES, or whose style is
+    already there, takes the next style that no name has."""
+    unnamed = itertools.count(len(NAMES))
+    taken = set()
     styles = []
-    for n, scheme in enumerate(schemes):
-        is_first = scheme in ORDER and scheme not in schemes[:n]
-        i = ORDER.index(scheme) if is_first else next(free)
+    for line in lines:
+        named = [NAMES.index(name) for name in line if name in NAMES]
+        i = next((i for i in named if i not in taken), None)
+        if i is None:
+            i = next(unnamed)
+        taken.add(i)
         style = {
             "color": COLORS[i % len(COLORS)],
             "marker": MARKERS[i % len(MARKERS)],

@@ -3,10 +3,11 @@
 import json
 import shutil
 import textwrap
+from pathlib import Path
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, mark_training_lengths, scheme_styles, symlog
+from evaluation.pictures import figure_of, label_ends, line_styles, mark_training_lengths, symlog
 from evaluation.protocols import signed
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
 
@@ -158,7 +159,7 @@ def draw(protocol, results, words):
 def draw_panel(axes, protocol, results, key, background):
     """Draws one value of all results. Returns the labels of the lines, as label_ends takes them."""
     shown = protocol.shown
-    styles = scheme_styles([result["pos_scheme"] for result in results.values()])
+    styles = line_styles((Path(name).name, result["pos_scheme"]) for name, result in results.items())
     if key == "delta":
         symlog(axes)
     labels = []

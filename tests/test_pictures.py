@@ -9,7 +9,7 @@ from conftest import build
 from matplotlib import font_manager
 
 from benchmark.pictures import draw_seeing
-from evaluation.pictures import COLORS, figure_of, scheme_styles, spread
+from evaluation.pictures import COLORS, figure_of, line_styles, spread
 from model import alibi_slopes, scheme_names
 from run.drawing import save_picture
 from tools import pictures
@@ -81,12 +81,13 @@ def test_a_font_is_found_for_a_name_or_one_line_says_that_there_is_none(tmp_path
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():
-    names = scheme_names()
-    everywhere = dict(zip(names, scheme_styles(names), strict=True))
-    grid = scheme_styles(["rope", "alibi", "rope", "rope", "rope"])
-    assert grid[:2] == [everywhere["rope"], everywhere["alibi"]]
-    assert len({style["color"] for style in grid}) == 5  # there are enough colours to tell them apart
-    full = scheme_styles([*names, "rope", "rope"])
+    names = [*scheme_names(), "rope_nope", "fox5"]
+    lines = [(name, "rope") for name in names]
+    everywhere = dict(zip(names, line_styles(lines), strict=True))
+    few = line_styles([("fox5", "fox"), ("mine", "mine"), ("mine-2", "rope"), ("rope", "rope")])
+    assert [few[0], few[2]] == [everywhere["fox5"], everywhere["rope"]]
+    assert len({style["color"] for style in few}) >= 3
+    full = line_styles([*lines, ("mine", "rope"), ("mine", "rope")])
     assert len({tuple(style.values()) for style in full}) == len(full) > len(COLORS)
 
 

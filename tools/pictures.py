@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import data
-from evaluation.pictures import figure_of, scheme_styles
+from evaluation.pictures import figure_of, line_styles
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
 from run.drawing import save_picture
@@ -18,7 +18,7 @@ from run.script import script
 
 
 def color_of(scheme):
-    return scheme_styles([scheme])[0]["color"]
+    return line_styles([(scheme,)])[0]["color"]
 
 
 def untrained(scheme, **settings):
