@@ -141,7 +141,7 @@ def read_layers(cls, names, text):
                 name, value = parse_flag(cls, word)
                 settings[name] = value
             else:
-                raise ValueError(f"{word} is neither a count, such as *3, nor one of: {', '.join(names)}")
+                raise ValueError(f"{word} is neither a count of at least *1 nor one of: {', '.join(names)}")
         kinds.append((settings, count))
     return kinds
 
