@@ -81,8 +81,12 @@ def value_of(expression, folder="."):
             parts.append(part)
         return np.mean(parts, axis=0)
 
-    first, *others = [values(name, line) for name, line in zip(names, lines, strict=True)]
-    mean, width = interval([first, *(-other for other in others)], lines[0].blocks.documents)
+    groups = {}  # lines of the same models are one group: their seeds are paired
+    for n, (name, line) in enumerate(zip(names, lines, strict=True)):
+        models = tuple(run["checkpoint"] for run in line.runs)
+        sign = -1 if n else 1
+        groups[models] = groups.get(models, 0) + sign * values(name, line)
+    mean, width = interval(groups.values(), lines[0].blocks.documents)
     return Value(mean, width, min(len(line.runs) for line in lines))
 
 

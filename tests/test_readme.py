@@ -40,7 +40,7 @@ def test_the_two_commands_come_first_and_the_pages_are_complete_and_short():
     assert COMMANDS[1].endswith("pip install -r requirements-dev.txt && python -m pytest")
     lines = PAGES[0].splitlines()
     assert next(line for line in lines if "pip install -r requirements-dev.txt" in line) == COMMANDS[1]  # as in .ci/run
-    assert len(lines) <= 185
+    assert len(lines) <= 170
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for path in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / path).exists(), path

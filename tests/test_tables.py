@@ -32,6 +32,7 @@ def test_an_expression_is_the_mean_of_the_losses_it_names():
         "Δalibi - Δrope@16": loss("alibi", 2048) - loss("alibi", 128) - loss("rope", 2048) + loss("rope", 128),
     }.items():
         assert results.value_of(expression).mean == pytest.approx(expected, abs=1e-6), expression
+    assert results.value_of("window/rope-window128 - rope@1").width < 1e-6  # the same models are paired
     with pytest.raises(ValueError, match="different blocks"):
         results.value_of("t256/rope - rope@16")
 
