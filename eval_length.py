@@ -81,7 +81,7 @@ def open_runs(cfg):
     """The runs {name: Checkpoint}, the kept results {name: Line}, and the dataset. ValueError if they are on different
     texts."""
     opened = {path: Line.read(path) if is_line(path) else load_checkpoint(path) for path in cfg.runs}
-    names = [item.folder.resolve().name for item in opened.values()]
+    names = [item.folder.resolve().name.encode(errors="replace").decode() for item in opened.values()]
     if len(set(names)) == len(names):  # otherwise they keep their paths
         opened = dict(zip(names, opened.values(), strict=True))
     runs = {name: item for name, item in opened.items() if not isinstance(item, Line)}
