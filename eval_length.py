@@ -100,7 +100,8 @@ def check_runs(cfg, protocol, runs):
     """ValueError if a run cannot be measured, or kept, as cfg asks."""
     for run in runs.values():
         model_config = run.config_with(cfg, protocol.longest, cfg.temperature)
-        run.model("cpu").override(model_config)
+        if cfg.layers is not None:  # its schemes must have the model's weights
+            run.model("cpu").override(model_config)
         if cfg.max_position:
             model_config.check_positions(cfg.max_position, with_gaps=True)
         steps = run.settings.get("max_iters", 0)

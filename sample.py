@@ -42,7 +42,7 @@ class SampleConfig(Overrides):
 
 
 def find_tokenizer(cfg, checkpoint):
-    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if there is none, if they differ, or if it
+    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if neither exists, if they differ, or if it
     lacks what --stop looks for."""
     if cfg.tokenizer:
         tokenizer = named_tokenizer(cfg.tokenizer)
@@ -56,18 +56,24 @@ def find_tokenizer(cfg, checkpoint):
     return tokenizer
 
 
-def sample(cfg, out):
-    """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
-    # the tokenizer and the prompt
-    checkpoint = load_checkpoint(cfg.out_dir)
-    tokenizer = find_tokenizer(cfg, checkpoint)
+def find_prompt(cfg, tokenizer):
+    """The prompt that --start gives or, if the text has no line ends, a character of it instead of the default."""
     prompt = cfg.start
     if prompt.startswith("FILE:"):
         prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode("utf-8-sig")
     if not prompt:
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
-    if prompt == "\n" and prompt not in getattr(tokenizer, "chars", prompt):  # the text has no line ends
+    if prompt == "\n" and prompt not in getattr(tokenizer, "chars", prompt):
         prompt = tokenizer.chars[0]
+    return prompt
+
+
+def sample(cfg, out):
+    """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
+    # the tokenizer and the prompt
+    checkpoint = load_checkpoint(cfg.out_dir)
+    tokenizer = find_tokenizer(cfg, checkpoint)
+    prompt = find_prompt(cfg, tokenizer)
     ids = list(tokenizer.encode(prompt))
 
     # the model, with the overrides, for as many tokens as asked for

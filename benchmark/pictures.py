@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmark.results import ROOT, learned_recall, losses_of, read_lines, recall_of, rise_of
+from benchmark.results import ROOT, losses_of, read_lines, recall_by_distance, recall_of, rise_of
 from evaluation.pictures import figure_of, label_ends, line_styles, symlog
 
 MODELS = 5  # trained of each scheme
@@ -55,7 +55,7 @@ def recall_curves(names):
     """{name: (distances, the share of facts that each model found there)} of the models that learned the task."""
     curves = {}
     for name in names.split(","):
-        right = learned_recall(name)
+        right, _ = recall_by_distance(name)
         x = np.array([n * 128 for n in right if n >= 0.25])
         y = np.stack([share for n, share in right.items() if n >= 0.25], axis=1)
         curves[name] = x, 100 * y

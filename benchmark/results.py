@@ -105,20 +105,19 @@ def verdicts(line, flat=FLAT):
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 
 
-def learned_recall(name):
+def recall_by_distance(name):
     """{distance in multiples of the training length: the share that each model found there} of the models that learned
-    recall."""
-    right = losses_of(Line.read(BENCHMARK / Path(name).parent / "recall" / Path(name).name))
+    recall, and how many models were trained. {} and 0 if the line has no recall."""
+    path = BENCHMARK / Path(name).parent / "recall" / Path(name).name
+    if not is_line(path):
+        return {}, 0
+    right = losses_of(Line.read(path))
     learned = right[0.5].mean(axis=1) >= LEARNED
-    return {n: answers.mean(axis=1)[learned] for n, answers in right.items()}
+    return {n: answers.mean(axis=1)[learned] for n, answers in right.items()}, len(learned)
 
 
 def recall_of(name, n=8):
     """In recall, n times the training length back: what the models that learned the task found, as shares, and how many
     models were trained. Nothing and 0 if the line has no recall."""
-    path = BENCHMARK / Path(name).parent / "recall" / Path(name).name
-    if not is_line(path):
-        return np.array([]), 0
-    right = losses_of(Line.read(path))
-    learned = right[0.5].mean(axis=1) >= LEARNED
-    return right[n].mean(axis=1)[learned], len(learned)
+    found, n_models = recall_by_distance(name)
+    return found[n] if n_models else np.array([]), n_models

@@ -7,6 +7,7 @@ piece=$1; shift
 
 classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
 most="$classics fox5 scale_invariant dape"  # in other settings
+recipes="smollm3 command_a olmo3 gemma3 gemma4 gpt_oss gpt_oss_without_sinks granite_swa mimo_v2 glm4 inkling"
 newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
@@ -15,27 +16,21 @@ options() {  # what distinguishes a line from the baseline
     rope_window64) echo "config/rope.py --window=64" ;;
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
+    # the positions of well-known models in four layers, with windows of a quarter
+    smollm3) echo "config/rope.py --layers='*3 | pos_scheme=none'" ;;
+    command_a) echo "config/rope.py --layers='window=1/4 *3 | pos_scheme=none'" ;;  # also k_exaone and trinity
+    olmo3) echo "config/rope.py --layers='window=1/4 *3 | window=0'" ;;
+    gemma3) echo "config/rope.py --layers='window=1/4 *3 | rope_theta=1e6'" ;;
+    gemma4) echo "config/rope.py --layers='window=1/4 *3 | rope_theta=1e6 rope_fraction=1/4'" ;;
+    gpt_oss) echo "config/rope.py --layers='window=1/4 sink | sink'" ;;
+    gpt_oss_without_sinks) echo "config/rope.py --layers='window=1/4 | window=0'" ;;
+    granite_swa) echo "config/rope.py --layers='sink | window=1/4 sink *3'" ;;
+    mimo_v2) echo "config/rope.py --layers='rope_partial=1/3 rope_theta=5e6 | rope_partial=1/3 window=1/4 sink *3'" ;;
+    glm4) echo "config/rope.py --rope_partial=1/2" ;;
+    inkling) echo "--pos_scheme=inkling --layers='window=1/4 *3 | window=0'" ;;
     *) if [ -f "config/$1.py" ]; then echo "config/$1.py"; else echo "--pos_scheme=$1"; fi ;;  # with its tuned settings
   esac
 }
-
-recipe() {  # recipe NAME: the positions of a well-known model in four layers, with windows of a quarter
-  case $1 in
-    smollm3) echo "*3 | pos_scheme=none" ;;
-    command_a) echo "window=1/4 *3 | pos_scheme=none" ;;  # also k_exaone and trinity
-    olmo3) echo "window=1/4 *3 | window=0" ;;
-    gemma3) echo "window=1/4 *3 | rope_theta=1e6" ;;
-    gemma4) echo "window=1/4 *3 | rope_theta=1e6 rope_fraction=1/4" ;;
-    gpt_oss) echo "window=1/4 sink | sink" ;;
-    gpt_oss_without_sinks) echo "window=1/4 | window=0" ;;
-    granite_swa) echo "sink | window=1/4 sink *3" ;;
-    mimo_v2) echo "rope_partial=1/3 rope_theta=5e6 | rope_partial=1/3 window=1/4 sink *3" ;;
-    glm4) echo "rope_partial=1/2" ;;
-    inkling) echo "pos_scheme=inkling window=1/4 *3 | pos_scheme=inkling" ;;
-    key_offset | alibi_offset) echo "pos_scheme=$1" ;;
-  esac
-}
-recipes="smollm3 command_a olmo3 gemma3 gemma4 gpt_oss gpt_oss_without_sinks granite_swa mimo_v2 glm4 inkling"
 
 run() {  # run NAME SEED FLAGS...
   local name=$1 seed=$2; shift 2
@@ -63,9 +58,7 @@ for seed in "$@"; do
         piece=sizes/large run "$name" "$seed" "--$flag$large"; done ;;
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $most; do run "$name" "$seed" --max_iters=3400; done ;;
-    models) for name in $recipes key_offset alibi_offset; do
-        base=$name; [ -f "schemes/$name.py" ] || base=rope
-        run "$base" "$seed" "--layers='$(recipe "$name")'" | sed "s|/$base-$seed\$|/$name-$seed|"; done ;;
+    models) for name in $recipes key_offset alibi_offset; do run "$name" "$seed"; done ;;
     time) run alibi "$seed" --max_iters=1725 ;;  # as long as DAPE's 850
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;

@@ -121,7 +121,7 @@ class Checkpoint:
             stretch = overrides.changed(("rope_scaling", "rope_factor", "rope_theta"))
             if stretch and not any(map(can_stretch, c.kinds)):
                 flags = " ".join(f"--{change}" for change in stretch)
-                raise ValueError(f"{flags} stretches layers that have rope and no window: there are none")
+                raise ValueError(f"{flags} needs a layer with rope and without a window, and this model has none")
             parts = []  # of the text that read_layers reads
             for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
                 settings |= changes_of(c.kind(settings), overrides, length, temperature)

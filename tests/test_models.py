@@ -263,7 +263,7 @@ def shortened(value):
 
 
 def our_order(kind, theirs):
-    """The channels of a head of theirs in our order: the two that rotate together side by side."""
+    """The order of a head's channels in transformers that puts the two which rotate together side by side, as ours."""
     channels = torch.arange(kind.head_size)
     if kind.pos_scheme == "rope" and not theirs.interleaved:
         n = kind.rotated
@@ -272,7 +272,7 @@ def our_order(kind, theirs):
 
 
 def their_attention(name, form, ours, n_tokens):
-    """Runs a small decoder of theirs. Returns each layer's attention module, its input, and how much each query attends
+    """Runs a small decoder of transformers. Returns each layer's module, its input, and how much each query attends
     to each key (H, T, T)."""
     theirs = MODELS[name]
     theirs = replace(theirs, rotation=shortened(theirs.rotation), stretched=shortened(theirs.stretched))
@@ -327,7 +327,7 @@ def their_attention(name, form, ours, n_tokens):
 
 
 def our_attention(model, positions, module, x, theirs):
-    """How much each query attends to each key (H, T, T) in our layer, with the weights and the input of theirs."""
+    """How much each query attends to each key (H, T, T) in our layer, with transformers' weights and input."""
     kind = positions.kind
     layer = positions.layer
     attention = model.transformer.h[layer].attn
