@@ -46,10 +46,9 @@ def aligned(rows):
     return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
-def side_by_side(first, parts):
-    """Parts, each of equally many lines, next to each other behind the lines `first`. What does not fit the terminal's
-    width goes below, again behind `first`."""
-    width = shutil.get_terminal_size().columns
+def side_by_side(first, parts, width):
+    """Parts, each of equally many lines, next to each other behind the lines `first`. What does not fit the width goes
+    below, again behind `first`."""
     texts = [first]
     for part in parts:
         wider = len(texts[-1][0]) + 3 + len(part[0])
@@ -60,7 +59,8 @@ def side_by_side(first, parts):
 
 
 def table(protocol, results):
-    """A row for each length, and beside each other, for each result, the columns of the protocol."""
+    """A row for each length, and beside each other, for each result, the columns of the protocol. If a ranking follows
+    and the terminal is too narrow, each result has one row instead, of its losses."""
     lengths = protocol.shown
     first = aligned([[protocol.column], *([f"{n:,}"] for n in lengths)])
     parts = []
@@ -71,8 +71,13 @@ def table(protocol, results):
             values = [(key, result["values"][key][n]) for key in protocol.columns]
             cells = [protocol.cell(key, value, at_training) if value else "" for key, value in values]
             rows.append(cells if any(cells) else ["—", *cells[1:]])  # —: the scheme is undefined at this length
-        parts.append(aligned(rows))
-    return side_by_side(first, parts)
+        parts.append(rows)
+    width = shutil.get_terminal_size().columns
+    text = side_by_side(first, map(aligned, parts), width)
+    if not protocol.ranked or text.count("\n") == len(lengths):
+        return text
+    losses = [[cells[0] for cells in rows] for rows in parts]
+    return "\n".join(aligned([["loss at", *(f"{n:,}" for n in lengths)], *losses]))
 
 
 def ranking(protocol, lines, results):

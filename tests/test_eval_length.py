@@ -70,6 +70,20 @@ def test_the_table_the_numbers_the_picture_and_the_losses_of_all_schemes(runs, e
         assert losses(results, "alibi")[64] == pytest.approx(raw["64"].mean())
 
 
+@pytest.mark.parametrize("width, first_column", [(200, "context"), (60, "loss at")])
+def test_results_too_many_for_the_terminal_have_a_row_each(runs, evaluate, monkeypatch, width, first_column):
+    monkeypatch.setenv("COLUMNS", str(width))
+    results = evaluate(*(runs / scheme for scheme in ("alibi", "none", "rope")))
+    lines = results.out.splitlines()
+    [start] = [i for i, line in enumerate(lines) if line.strip().startswith(first_column)]
+    means = losses(results, "alibi")
+    if first_column == "context":
+        assert lines[start].split()[1::2] == ["alibi", "none", "rope"]
+        assert [row.split()[1] for row in lines[start + 1 : start + 8]] == [f"{loss:.3f}" for loss in means.values()]
+    else:
+        assert lines[start + 1].split() == ["alibi", *(f"{loss:.3f}" for loss in means.values())]
+
+
 def test_the_ranking_has_the_lowest_loss_first_and_differences_to_it(runs, seeds, evaluate, tmp_path):
     out = evaluate(*seeds("rope"), *seeds("alibi"), runs / "learnable", f"--keep={tmp_path}/kept").out
     arrays = {name: Line.read(tmp_path / "kept" / name).arrays for name in ("rope", "alibi")}
