@@ -15,6 +15,7 @@ options() {  # what distinguishes a line from the baseline
     rope_128) echo "config/rope.py" ;;
     rope_window64) echo "config/rope.py --window=64" ;;
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
+    rope_base*) echo "config/rope.py --rope_theta=${1#rope_base}" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
     # the positions of well-known models in four layers, with windows of a quarter
     smollm3) echo "config/rope.py --layers='*3 | pos_scheme=none'" ;;
@@ -37,9 +38,11 @@ run() {  # run NAME SEED FLAGS...
   echo "OMP_NUM_THREADS=1 python train.py $(options "$name") --seed=$seed $* --out_dir=out/$piece/$name-$seed"
 }
 
-rate() {  # rate NAME SEED FACTOR: both peak rates times a factor
-  local adamw=0.004; [ "$1" = learnable ] && adamw=0.008
-  piece="rates/x$3" run "$1" "$2" "--learning_rate=$(awk "BEGIN {print $adamw * $3}") --muon_lr=$(awk "BEGIN {print 0.04 * $3}")"
+rate() {  # rate NAME SEED FACTOR FLAGS...: both peak rates times a factor
+  local name=$1 seed=$2 factor=$3 adamw=0.004; shift 3
+  [ "$name" = learnable ] && adamw=0.008
+  set -- "--learning_rate=$(awk "BEGIN {print $adamw * $factor}") --muon_lr=$(awk "BEGIN {print 0.04 * $factor}")" "$@"
+  piece="$piece/x$factor" run "$name" "$seed" "$@"
 }
 
 further() {  # further NAME SEED FLAGS...: 200 more steps of the baseline's RoPE
@@ -59,7 +62,12 @@ for seed in "$@"; do
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $most; do run "$name" "$seed" --max_iters=3400; done ;;
     models) for name in $recipes key_offset alibi_offset; do run "$name" "$seed"; done ;;
-    time) run alibi "$seed" --max_iters=1725 ;;  # as long as DAPE's 850
+    time) for name in alibi fox5; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
+    steps6900) for name in rope fox5 rope_nope; do run "$name" "$seed" --max_iters=6900; done ;;
+    rates64|rates256) for factor in 0.5 1 2; do rate rope "$seed" "$factor" "--n_embd=${piece#rates}"; done ;;
+    width64|width256) for name in rope alibi t5 fox5 rope_nope dape; do
+        run "$name" "$seed" "--n_embd=${piece#width}"; done ;;
+    bases) for base in 20 81 1000 1e6; do run "rope_base$base" "$seed"; done ;;
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $most; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
