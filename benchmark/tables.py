@@ -1,6 +1,7 @@
 """Draws the tables of the pages from benchmark/:  python -m benchmark.tables
 
-A table stands in its page below the call that draws it, such as <!-- deltas . 2,16 -->.
+A table stands in its page below the call that draws it, such as <!-- deltas . 2,16 -->, and a number in a sentence
+behind its call, such as <!-- value rope - alibi@16 -->.
 """
 
 import re
@@ -62,7 +63,11 @@ def counts(name, folders):
         path = BENCHMARK / folder / name
         if is_line(path):
             total += verdicts(Line.read(path))
-    return " / ".join(map(str, total))
+    return total
+
+
+def slashed(numbers):
+    return " / ".join(map(str, numbers))
 
 
 @table
@@ -76,7 +81,7 @@ def choice(names):
             "loss at 16×": loss_at(line, 16),
             "rise": signed(*rise_of(line)[1:]),
             "far facts found": shares(name),
-            "flat / undecided / rise": counts(name, SETTINGS),
+            "flat / undecided / rise": slashed(counts(name, SETTINGS)),
         }
         rows.append(row)
     return markdown(rows)
@@ -117,7 +122,7 @@ def kinds(folder="."):
             "verdict": verdict(mean, width),
         }
         for flat in (0.03, 0.05, 0.1):
-            row[f"at {flat}"] = " / ".join(map(str, verdicts(line, flat)))
+            row[f"at {flat}"] = slashed(verdicts(line, flat))
         rows.append(row)
     return markdown(rows)
 
@@ -131,6 +136,19 @@ def differences(*expressions):
         value = value_of(expression)
         rows.append({"": words or f"`{expression}`", "seeds": str(value.seeds), "found": str(value)})
     return markdown(rows)
+
+
+@table
+def value(*words):
+    """The value of one expression, for a sentence."""
+    return str(value_of(" ".join(words)))
+
+
+@table
+def models_that(behave, *names):
+    """How many models of these lines, over all settings, are "flat", "undecided" or "rise", for a sentence."""
+    numbers = sum(counts(name, SETTINGS) for name in names)
+    return f"{numbers[('flat', 'undecided', 'rise').index(behave)]} of {numbers.sum()}"
 
 
 @table
@@ -154,7 +172,7 @@ def models(names):
     """How many models of each line are flat, undecided, and rise, by setting."""
     rows = []
     for folder, words in SETTINGS.items():
-        cells = {f"`{name}`": counts(name, [folder]) for name in names.split(",")}
+        cells = {f"`{name}`": slashed(counts(name, [folder])) for name in names.split(",")}
         rows.append({"": words} | cells)
     return markdown(rows)
 
@@ -200,15 +218,16 @@ def cards(*given):
 
 
 def drawn(page):
-    """The page's text with its tables drawn again. A call has its arguments on its own line, or one on each further
-    line."""
+    """The page's text with its tables and numbers drawn again. The call of a table has its arguments on its own line, or one
+    on each further line."""
 
     def draw(match):
-        call, lines = match[1], match[2].splitlines()
-        name, *arguments = lines[0].split()
-        return f"{call}{TABLES[name](*arguments, *lines[1:])}\n<!-- end -->"
+        call, arguments, line_end = match.groups()
+        first, *lines = arguments.splitlines()
+        name, *words = first.split()
+        return f"{call}{TABLES[name](*words, *lines)}{line_end}<!-- end -->"
 
-    return re.sub(r"(<!-- (?!end)(.+?)\s-->\n).*?<!-- end -->", draw, (ROOT / page).read_text(), flags=re.S)
+    return re.sub(r"(<!-- (?!end)(.+?)\s-->(\n?)).*?<!-- end -->", draw, (ROOT / page).read_text(), flags=re.S)
 
 
 if __name__ == "__main__":
