@@ -218,8 +218,8 @@ def cards(*given):
 
 
 def drawn(page):
-    """The page's text with its tables and numbers drawn again. The call of a table has its arguments on its own line, or one
-    on each further line."""
+    """The page's text with its tables and numbers drawn again. The call of a table has its arguments on its line, or
+    on further lines, one on each."""
 
     def draw(match):
         call, arguments, line_end = match.groups()
