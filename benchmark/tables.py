@@ -88,6 +88,26 @@ def choice(names):
 
 
 @table
+def overview(names, control):
+    """The lines of the baseline at four lengths, beside a control, with their models and what they find in recall."""
+    rows = []
+    for name, line in read_lines(".", names).items():
+        row = {
+            "": f"`{name}`",
+            "1/4×": loss_at(line, 1 / 4),
+            "1×": loss_at(line, 1),
+            "Δ at 2×": str(value_of(f"Δ{name}@2")),
+            "16×": loss_at(line, 16),
+            "16× minus 2×": str(value_of(f"Δ{name}@16/2")),
+            "16× minus control": str(value_of(f"{name} - {control}@16")) if name != control else "",
+            "flat / undecided / rise": slashed(counts(name, ["."])),
+            "far facts found": shares(name),
+        }
+        rows.append(row)
+    return markdown(rows)
+
+
+@table
 def deltas(folder, multiples="2,4,8,16", names=""):
     """Each line's loss at the training length, its difference to RoPE's if that is among them, and, with multiples of
     the training length, Δ at each and the loss at the last."""
@@ -175,6 +195,29 @@ def models(names):
         cells = {f"`{name}`": slashed(counts(name, [folder])) for name in names.split(",")}
         rows.append({"": words} | cells)
     return markdown(rows)
+
+
+@table
+def settings(names):
+    """The loss of each line at 16 times the training length, and Δ there, by setting; and RoPE's loss at 1×."""
+    rows = []
+    for folder, words in SETTINGS.items():
+        lines = read_lines(folder)
+        row = {"": words, "`rope` at 1×": loss_at(lines["rope"], 1)}
+        for name in names.split(","):
+            row[f"`{name}`"] = "—"
+            if name in lines:
+                row[f"`{name}`"] = f"{loss_at(lines[name], 16)} ({value_of(f'Δ{name}@16', folder).mean:+.2f})"
+        rows.append(row)
+    return markdown(rows)
+
+
+@table
+def settings_below(*words):
+    """In how many settings an expression has a mean below 0, for a sentence."""
+    expression = " ".join(words)
+    means = [value_of(expression, folder).mean for folder in SETTINGS]
+    return f"{sum(mean < 0 for mean in means)} of {len(means)}"
 
 
 @table
