@@ -49,10 +49,10 @@ class EvalConfig(Overrides):
     runs: tuple = ()  # given without a flag: run folders, kept results, or anything else that sample.py accepts
     protocol: str = "fixed"  # what is scored; see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 0  # of targets (default 256; sliding 128; nonoverlapping, position 64); questions (200)
+    blocks: int = 0  # how many (default 256; sliding 128; nonoverlapping, position 64); recall: questions (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
-    temperature: float | None = None  # of attention: scores grow by this, times ln(1 + position // block_size)
-    max_position: int = 0  # tokens stand at positions sampled below it, as train.py has it; 0: at 0, 1, 2, …
+    temperature: float | None = None  # attention scores grow by this, times ln(1 + position // block_size)
+    max_position: int = 0  # positions are sampled below it, as in train.py; 0: positions 0, 1, 2, …
     dataset: config.PathName = ""  # whose validation text is used; default: the dataset that the runs were trained on
     seed: int = 1337  # for the choice of blocks
     # this call
@@ -178,7 +178,7 @@ def measure_line(cfg, protocol, runs):
             with files.locked(run.folder, ".evaluation.lock", wait=True):
                 arrays = measure(cfg, protocol, run)
         except OSError as error:  # a read-only folder, or a full disk
-            print(f"note: new losses of {run.folder} are not kept: {error}")
+            print(f"note: cannot save the new losses of {run.folder}: {error}")
             arrays = measure(cfg, protocol, run, keep=False)
         measured.append(arrays)
     jobs = set.intersection(*map(set, measured))

@@ -1,7 +1,7 @@
 """Writes text from a checkpoint:  python sample.py out/rope --start="def "
 
 The first sample is printed as it is generated, the others at the end. Text can run past the training length if the
-position scheme is defined there.
+position scheme is defined past it.
 """
 
 import codecs

@@ -46,7 +46,7 @@ class TrainConfig(GPTConfig):
     init_from: config.PathName = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
     # data
     dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
-    max_position: int = 0  # each step's tokens stand at positions sampled below it (Ruoss 2023); 0: at 0, 1, 2, …
+    max_position: int = 0  # positions are sampled below it in each step (Ruoss 2023); 0: positions 0, 1, 2, …
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
@@ -57,7 +57,7 @@ class TrainConfig(GPTConfig):
     warmup_iters: int = 30  # steps over which the rates rise
     decay: Literal["linear", "cosine"] = "linear"  # how the rates fall after the warm-up
     min_lr: float = 0.0  # AdamW's at the end
-    weight_decay: float = 0.1  # of matrices and tables
+    weight_decay: float = 0.1  # for matrices and tables
     beta1: float = 0.9  # AdamW's average of gradients
     beta2: float = 0.99  # AdamW's average of squared gradients
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping

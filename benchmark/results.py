@@ -46,7 +46,7 @@ def read_lines(folder, names=""):
 @dataclass(frozen=True)
 class Value:
     mean: float
-    width: float  # of its ±
+    width: float  # the half-width of its ±
     seeds: int  # the fewest of the lines in it
 
     def __str__(self):

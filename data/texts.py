@@ -32,7 +32,7 @@ NOWHERE = re.compile("(?!)")  # a pattern that no text has
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
 PACKAGES = Path(__file__).with_name("packages.txt")  # names, versions and hashes, as pip reads them
-HELD_OUT = ("pymc", "networkx", "sqlalchemy", "xarray")  # of PACKAGES; the first fills the tuning part
+HELD_OUT = ("pymc", "networkx", "sqlalchemy", "xarray")  # those for validation; the first fills the tuning part
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -44,7 +44,7 @@ class Text:
     source: str  # what meta.json says it is
     tokenizer: str = "char"  # the default
     flags: tuple = ()  # the flags that it takes, of those that only some texts take
-    state: str = ""  # of the user's files: changes when they do
+    state: str = ""  # identifies the user's files: changes when they do
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def read_rows(tables, rows_in, column):
                 number += 1
         except ModuleNotFoundError:  # an optional package
             raise
-        except Exception as error:  # of any type, from whatever is damaged
+        except Exception as error:  # whatever a damaged file provokes
             raise ValueError(
                 f"{table}, row {number} could not be loaded: {' '.join(str(error).split())[:300] or repr(error)} "
                 "(rows are parquet, or one JSON object per line)"
@@ -213,7 +213,7 @@ def hub_rows(cfg, path):
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
     try:
         splits = datasets.load_dataset(path, cfg.config or None).select_columns(cfg.column)
-    except Exception as error:  # of any type: from the network or the hub
+    except Exception as error:  # whatever the network or the hub provokes
         error = error.__cause__ or error
         raise ValueError(f"{path} could not be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from None
     if "train" not in splits:

@@ -25,7 +25,7 @@ def figure_of(columns, title, width=4.6, height=3.9, **sharing):
 
 def line_styles(lines):
     """matplotlib's keywords for each line, given as (name, scheme). One that has neither in NAMES, or whose style is
-    already there, takes the next style that no name has."""
+    taken, has the next style that no name has."""
     unnamed = itertools.count(len(NAMES))
     taken = set()
     styles = []

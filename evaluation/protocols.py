@@ -144,7 +144,7 @@ def signed(mean, width):
 
 
 def choose_lengths(given, training_lengths):
-    """The context lengths, ascending. They always include the training lengths, because Δ is measured from there. The
+    """The context lengths, ascending. They always include the training lengths, because Δ is relative to those. The
     default is every training length times 1/4, 1/2, … 16, where that is a whole number of at least 4."""
     quarters = {n * 2**k for n in training_lengths for k in range(7)}
     lengths = [n // 4 for n in quarters if n % 4 == 0 and n >= 16]
@@ -236,8 +236,8 @@ class Context(Protocol, name="context"):
     columns = {"loss": "", "over_cut": "over cut", "over_foreign": "over foreign", "over_shuffled": "over shuffled"}
     panels = {
         "over_cut": "nats gained over no context beyond the training length",
-        "over_foreign": "nats gained over another document's context there",
-        "over_shuffled": "nats gained over shuffled context there",
+        "over_foreign": "nats gained over another document's context",
+        "over_shuffled": "nats gained over shuffled context",
     }
     legend = (
         "Losses in nats per token. What the true context beyond the training length gains\n"

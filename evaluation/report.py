@@ -81,8 +81,8 @@ def table(protocol, results):
 
 
 def ranking(protocol, lines, results):
-    """A row for each line, the lowest loss at the longest length first: its losses at the training length and there,
-    both minus those of the first line, and how far the loss rises in between."""
+    """A row for each line, the lowest loss at the longest length first: its losses at the training length and at the
+    longest, both minus those of the first line, and how far the loss rises in between."""
     last = protocol.shown[-1]
     losses = {name: protocol.losses(line.arrays) for name, line in lines.items()}
     order = sorted(lines, key=lambda name: losses[name][last].mean() if last in losses[name] else np.inf)

@@ -13,7 +13,7 @@ def t_quantile(df):
     """The value that Student's |t| with df degrees of freedom exceeds with probability 5%, by numerical integration."""
     df = min(df, 1000.0)  # beyond, the quantiles hardly change
     angles, step = np.linspace(0, np.pi / 2, 20_001, retstep=True)
-    density = np.cos(angles[1:] - step / 2) ** (df - 1)  # of the angle, if t = sqrt(df)·tan(angle)
+    density = np.cos(angles[1:] - step / 2) ** (df - 1)  # the density of the angle, if t = sqrt(df)·tan(angle)
     below = np.append(0, np.cumsum(density))
     return np.sqrt(df) * np.tan(np.interp(0.95, below / below[-1], angles))
 

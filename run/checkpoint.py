@@ -21,7 +21,7 @@ CALL_FIELDS = (
     "wandb_mode", "wandb_project", "wandb_group",
 )  # fmt: skip
 
-VERSION = 1  # of the files; raise it when their content changes
+VERSION = 1  # raise it when the content of the files changes
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Checkpoint:
             if stretch and not any(map(can_stretch, c.kinds)):
                 flags = " ".join(f"--{change}" for change in stretch)
                 raise ValueError(f"{flags} needs a layer with rope and without a window, and this model has none")
-            parts = []  # of the text that read_layers reads
+            parts = []  # as read_layers reads it
             for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
                 settings |= changes_of(c.kind(settings), overrides, length, temperature)
                 words = [f"{name}={value}" for name, value in settings.items()]
@@ -202,7 +202,7 @@ def find_checkpoint(name, which):
 def read_file(path):
     """The fields of a Checkpoint in a file of train.py or of nanoGPT, with the config as plain types."""
     if not is_whole(path):
-        raise ValueError("it is damaged or of another kind; of a run's latest.pt and best.pt, the other may be intact")
+        raise ValueError("it is damaged or not a checkpoint; of a run's latest.pt and best.pt, try the other one")
     try:
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # whatever pickle provokes
@@ -210,7 +210,7 @@ def read_file(path):
     if "iter_num" in content:
         return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
     if content.pop("version", None) != VERSION:
-        raise ValueError(f"it is not of version {VERSION}, the only one that this code reads: train the run again")
+        raise ValueError(f"its version is not {VERSION}, the only one that this code reads: train the run again")
     return content
 
 

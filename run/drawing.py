@@ -1,4 +1,4 @@
-"""How a picture is saved: alike under all settings of matplotlib, and never at the cost of the work."""
+"""Saves pictures, the same under all settings of matplotlib. A picture that fails costs one line."""
 
 import warnings
 

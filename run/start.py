@@ -29,8 +29,8 @@ def find_run(values):
 
 
 def inherited_settings(cls, values, run, source):
-    """The settings (fields of cls) that a call takes over unless its own `values` set them. --resume and --eval_only
-    take over all but the device."""
+    """The settings (fields of cls) that a call inherits unless its own `values` set them. --resume and --eval_only
+    inherit all but the device."""
     if values.get("resume") or values.get("eval_only"):
         changes = {"dataset": run.dataset_name(values.get("dataset")), "overwrite": False, "device": "auto"}
         return config.checked(cls, asdict(run.config) | run.settings | changes, run.path)
@@ -38,14 +38,14 @@ def inherited_settings(cls, values, run, source):
 
 
 def settings_from(source, values):
-    """The settings that --init_from takes over: the model's size, the text, and the length that a rope scheme was
-    trained at, if the new run scales it. It trains with AdamW: Muon has its own rate, whose default quickly damages
-    trained weights."""
+    """The settings of a run with --init_from that come from its source: the model's size, the text, and the length that
+    a rope scheme was trained at, if the new run scales it. It trains with AdamW: Muon has its own rate, whose default
+    quickly damages trained weights."""
     settings = asdict(source.config)
     settings |= {"dataset": source.dataset_name(values.get("dataset")), "optimizer": "adamw"}
     scheme = settings["pos_scheme"]
     reads = find_scheme(scheme).reads
-    if values.get("pos_scheme", scheme) != scheme:  # the other scheme's own settings are not taken over
+    if values.get("pos_scheme", scheme) != scheme:  # without the other scheme's own settings
         for name in (*reads, "pos_options", "layers"):
             del settings[name]
     elif values.get("rope_scaling", settings["rope_scaling"]) == "none":  # rope is trained at the new block_size
