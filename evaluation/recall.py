@@ -73,17 +73,39 @@ def planted(signs, distances):
     return change
 
 
-class Recall(Protocol, name="recall", stem="recall"):
-    question = "for a run on recall_char: how far back in the context does the model find an answer?"
+class Answers:
+    """What the protocols share whose values are shares of right answers, except `loss`."""
+
     has_block_tokens = False
-    default_blocks = 200  # questions
+    default_blocks = 200
+    ranked = False
+
+    def bounds(self, key, values, documents):
+        """The share of right answers has Wilson's interval, or that over documents and seeds if it is wider: that one
+        is 0 wide if all answers are right, although that may be luck."""
+        mean, low, high = super().bounds(key, values, documents)
+        if key.startswith("loss"):
+            return mean, low, high
+        n = values.shape[1]
+        wilson_low, wilson_high = wilson(mean * n, n)
+        if len(values) == 1 or np.isnan(low):
+            return mean, wilson_low, wilson_high
+        return mean, max(0.0, min(low, wilson_low)), min(1.0, max(high, wilson_high))
+
+    def cell(self, key, value, is_training_length):
+        if key == "loss":
+            return super().cell(key, value, is_training_length)
+        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
+
+
+class Recall(Answers, Protocol, name="recall", stem="recall"):
+    question = "for a run on recall_char: how far back in the context does the model find an answer?"
     column = "distance ≥"
     axis = "tokens from the fact to the question, at least"
     columns = {"accuracy": "", "loss": "loss"}
     panels = {"accuracy": "share of right answers"}
     targets = "up to {n_blocks} questions, the same at every distance; the context states the fact once"
     legend = "The share of right answers with its interval (one run: Wilson's, over questions), and their loss in nats"
-    ranked = False
     version = 2  # a fact is planted once, after its other mentions have been removed from the longest context
 
     def choose_blocks(self):
@@ -113,20 +135,3 @@ class Recall(Protocol, name="recall", stem="recall"):
         right = {d: arrays[str(d)].astype(float) for d in self.shown if str(d) in arrays}
         losses = {d: arrays[f"loss-{d}"] for d in right if f"loss-{d}" in arrays}
         return {"accuracy": right, "loss": losses}
-
-    def bounds(self, key, values, documents):
-        """The share of right answers has Wilson's interval, or that over documents and seeds if it is wider: that one
-        is 0 wide if all answers are right, although that may be luck."""
-        mean, low, high = super().bounds(key, values, documents)
-        if key == "loss":
-            return mean, low, high
-        n = values.shape[1]
-        wilson_low, wilson_high = wilson(mean * n, n)
-        if len(values) == 1 or np.isnan(low):
-            return mean, wilson_low, wilson_high
-        return mean, max(0.0, min(low, wilson_low)), min(1.0, max(high, wilson_high))
-
-    def cell(self, key, value, is_training_length):
-        if key == "loss":
-            return super().cell(key, value, is_training_length)
-        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
