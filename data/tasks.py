@@ -92,7 +92,7 @@ def addition(random, n):
 
 @task
 def lookup(random, n):
-    """a3b7c1b>7: n different keys with a digit each, then one of them (as MQAR, Arora et al. 2023, arXiv 2312.04927)."""
+    """a3b7c1b>7: n different keys with a digit each, then one of them (MQAR, Arora et al. 2023, arXiv 2312.04927)."""
     keys = draw_distinct(random, n)
     values = draw(random, string.digits, n)
     i = random.below(n)
