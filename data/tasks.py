@@ -14,7 +14,7 @@ import string
 from data.recall import CHARACTERS, Random
 
 LONGEST = 20  # symbols of a training example; shorter ones are as frequent
-SYMBOLS = [*string.ascii_letters, *map(chr, range(0x100, 0x180))]  # 180, ascending: enough for 8 times LONGEST
+SYMBOLS = [*string.ascii_letters, *map(chr, range(0x100, 0x180))]  # 180, enough for 8 times LONGEST
 TASKS = {}  # name -> function
 
 
