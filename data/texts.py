@@ -285,7 +285,7 @@ TEXTS = {
     "packages": Text(packages, "packages", "16 Python packages", "bpe:8192"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare"),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2"),
-    "recall": Text(functools.partial(generated, recall.document), "recall_char", "facts and questions"),
+    "recall": Text(functools.partial(generated, recall.document), "recall_char", recall.SOURCE),
     "kjv": Text(king_james, "kjv_char", "King James Bible"),
     "openwebtext": hub("Skylion007/openwebtext", "openwebtext"),
 }

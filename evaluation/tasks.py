@@ -5,22 +5,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from data import tasks, tuning_part
+from data import tasks
 from evaluation.protocols import Protocol, choose_lengths
-from evaluation.recall import Answers
-from evaluation.windows import Blocks
+from evaluation.recall import Answers, check_source
 
 LEARNED = 0.99  # a model has learned a task if it answers this share of the examples up to tasks.LONGEST symbols
-
-
-def find_task(dataset):
-    """The name of the task that a dataset was prepared for. ValueError if there is none."""
-    names = {tasks.source_of(name): name for name in tasks.TASKS}
-    source = dataset.meta.get("source", {})
-    if source.get("text") not in names or source["tokenizer"] != "char":
-        how = "python -m data.prepare copy, then python train.py config/task.py config/alibi.py"
-        raise ValueError(f"{dataset.name!r} is not a task: --protocol=task needs a run on one of its texts ({how})")
-    return names[source["text"]]
 
 
 def encode(examples, tokenizer):
@@ -48,50 +37,50 @@ class Task(Answers, Protocol, name="task", stem="task"):
     )
 
     def __init__(self, cfg, training_lengths, dataset):
-        task = find_task(dataset)
+        names = {tasks.source_of(name): name for name in tasks.TASKS}
+        check_source(dataset, names, "task", "copy")
+        task = names[dataset.meta["source"]["text"]]
         lengths = cfg.lengths or ",".join(str(tasks.LONGEST * 2**k // 4) for k in range(6))
         cfg = replace(cfg, lengths=lengths, blocks=cfg.blocks or self.default_blocks)
         self.block_size = max(training_lengths)
         self.examples = {}  # number of symbols -> ids, is_answer
+        self.sizes = {}  # number of symbols -> tokens
         for n in choose_lengths(lengths, {tasks.LONGEST}):
             examples = tasks.fresh_examples(task, n, cfg.blocks, cfg.seed)
-            self.examples[n] = encode(examples, dataset.tokenizer)
-        if min(training_lengths) < self.size(tasks.LONGEST):
-            needed = f"{tasks.LONGEST} symbols need block_size={self.size(tasks.LONGEST)}"
-            raise ValueError(f"block_size={min(training_lengths)} is shorter than the examples of {task}: {needed}")
+            ids, is_answer = encode(examples, dataset.tokenizer)
+            self.examples[n] = ids, is_answer
+            self.sizes[n] = ids.shape[1]
+        if min(training_lengths) < self.sizes[tasks.LONGEST]:
+            raise ValueError(
+                f"block_size={min(training_lengths)} is shorter than an example of {tasks.LONGEST} symbols"
+            )
         super().__init__(cfg, {tasks.LONGEST}, dataset)
-
-    def size(self, n):
-        """The tokens of an example of n symbols."""
-        ids, _ = self.examples[n]
-        return ids.shape[1]
 
     @property
     def longest(self):
         """In tokens."""
-        return self.block_size + self.size(max(self.examples)) - 1
+        return self.block_size + max(self.sizes.values()) - 1
 
     def choose_blocks(self):
-        """The places in the text where examples begin, with room for the examples that are put there instead."""
-        text = self.dataset.val.tokens
-        starts = 1 + np.flatnonzero(text == self.dataset.tokenizer.encode("\n"))
-        first, last = np.searchsorted(starts, [max(self.block_size, tuning_part(len(text))), len(text) - self.longest])
-        chosen = starts[np.linspace(first, last - 1, self.n_blocks).astype(int)]
-        return Blocks(chosen, np.searchsorted(self.dataset.val.docs, chosen, side="right"))
+        """The places in the text where examples begin, with room for others to be put there."""
+        blocks = super().choose_blocks()
+        separators = np.flatnonzero(self.dataset.val.tokens == self.dataset.tokenizer.encode("\n"))
+        following = np.searchsorted(separators, blocks.ends - self.longest + self.block_size)
+        return replace(blocks, ends=separators[following - 1] + 1)
 
     def jobs(self, config):
         """Two for each length: the example behind one separator, and behind block_size tokens of the text."""
         lengths = {}
-        for n in self.lengths:
-            lengths[f"exact-{n}"] = self.size(n)
-            lengths[f"exact_behind-{n}"] = config.block_size + self.size(n) - 1
+        for n, size in self.sizes.items():
+            lengths[f"exact-{n}"] = size
+            lengths[f"exact_behind-{n}"] = config.block_size + size - 1
         return {job: length for job, length in lengths.items() if length <= (config.max_positions or length)}
 
     def measure(self, job, length, scorer):
         """(examples,) each: whether all tokens of the answer are right, how many are, and their loss."""
         key, n = job.split("-")
         ids, is_answer = self.examples[int(n)]
-        size = self.size(int(n))
+        size = self.sizes[int(n)]
 
         def change(row, i):
             row[-size:] = torch.from_numpy(ids[i])
