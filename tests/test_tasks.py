@@ -186,7 +186,7 @@ def test_the_command(trained, evaluate, refused, tmp_path):
     text = facts_dataset(tmp_path, "copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     learnable = trained("learnable", dataset=text, block_size=64)
-    flags = ["--protocol=task", "--blocks=20"]
+    flags = ["--protocol=task", "--blocks=4"]
     results = evaluate(*runs, learnable, *flags, f"--keep={tmp_path}/kept")
     alibi, absolute = results.runs.values()
     assert alibi["note"] == " (learned 0 of 2)" and results.out.count("learned 0 of 1") == 1
