@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import config
 import data
-from evaluation import recall  # noqa: F401  (it registers its protocol)
+from evaluation import recall, tasks  # noqa: F401  (they register their protocols)
 from evaluation.lines import Line, is_line, measured_before, without_seed, write_arrays
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, draw, numbers_of, print_report, result_of

@@ -8,6 +8,7 @@ TEXT is one of these names, your own files and folders, or hf:NAME for a dataset
   shakespeare       the same in GPT-2's tokens
   recall            generated facts to look up, for --protocol=recall
   kjv               English prose: the King James Bible
+  copy, sort, …     generated examples of a task, for --protocol=task; all tasks are listed below
   openwebtext       the hub's OpenWebText, in GPT-2's tokens
 
   python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
@@ -28,11 +29,13 @@ import numpy as np
 
 import config
 import data
+from data.tasks import TASKS
 from data.texts import find_text
 from data.tokenizers import make_tokenizer, named_tokenizer
 from run.files import locked, making
 from run.script import script
 
+__doc__ += f"\nTasks: {', '.join(TASKS)}"
 FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json")  # of a dataset, as they are written
 
 

@@ -14,6 +14,7 @@ import heapq
 import math
 import string
 
+SOURCE = "facts and questions"  # in meta.json
 DOCUMENTS = 4000
 CHARACTERS = 8192  # of a document
 NEAREST = 4  # characters between the end of a mention and the next one

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from data import file_hash, recall
+from data import file_hash, recall, tasks
 from run.files import json_hash
 
 NOWHERE = re.compile("(?!)")  # a pattern that no text has
@@ -260,8 +260,9 @@ def shakespeare(cfg):
     return split_texts({"input.txt": content.decode()})
 
 
-def facts(cfg):
-    return split_texts({f"{i:04}.txt": recall.document(i) for i in range(recall.DOCUMENTS)})
+def generated(document, cfg):
+    """What document(seed) makes for many seeds."""
+    return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)})
 
 
 def king_james(cfg):
@@ -284,10 +285,13 @@ TEXTS = {
     "packages": Text(packages, "packages", "16 Python packages", "bpe:8192"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare"),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2"),
-    "recall": Text(facts, "recall_char", "facts and questions"),
+    "recall": Text(functools.partial(generated, recall.document), "recall_char", recall.SOURCE),
     "kjv": Text(king_james, "kjv_char", "King James Bible"),
     "openwebtext": hub("Skylion007/openwebtext", "openwebtext"),
 }
+for name in tasks.TASKS:
+    document = functools.partial(tasks.document, name)
+    TEXTS[name] = Text(functools.partial(generated, document), f"{name}_char", tasks.source_of(name))
 
 
 # ----------------------------------------------------------------------------------------------------------

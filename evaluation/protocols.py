@@ -43,7 +43,6 @@ class Protocol:
         self.max_position = cfg.max_position
         self.training_lengths = sorted(training_lengths)
         self.lengths = choose_lengths(cfg.lengths, training_lengths)
-        self.longest = self.lengths[-1]
         if 0 < cfg.max_position < self.longest:
             raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {self.longest}")
         if cfg.block_tokens and not self.has_block_tokens:
@@ -78,6 +77,11 @@ class Protocol:
         }
 
     # what is measured
+
+    @property
+    def longest(self):
+        """The tokens of the longest context."""
+        return self.lengths[-1]
 
     def layout(self, length):
         """How far before the end of a block each of its windows of `length` tokens starts, and how many of a window's
@@ -130,6 +134,10 @@ class Protocol:
         """The mean of values (seeds, blocks) and its interval: (mean, low, high)."""
         mean, width = interval([values], documents)
         return mean, mean - width, mean + width
+
+    def note(self, arrays):
+        """What is said of a line behind its name."""
+        return ""
 
     def cell(self, key, value, is_training_length):
         """A value in the table. Losses have no ±: nearly all of it comes from the text, which all runs share."""

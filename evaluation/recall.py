@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from data import tuning_part
+from data.recall import SOURCE
 from evaluation.protocols import Protocol
 from evaluation.statistics import wilson
 from evaluation.windows import Blocks
@@ -17,23 +18,15 @@ NEAREST = 4  # tokens: a row holds the distances from one power of two to the ne
 
 
 def find_questions(split, tokenizer):
-    """Every question of the text, (questions, 2): the start of its document, and the place of its answer. ValueError if
-    tokens are not characters, if there is no question, or if a digit has two letters in one document."""
+    """Every question of the text, (questions, 2): the start of its document, and the place of its answer."""
     questions = []
-    consistent = True
     for first, last in itertools.pairwise([*split.docs, len(split.tokens)]):
-        text = tokenizer.decode_bytes(split.tokens[first:last]).decode(errors="replace")
-        if len(text) != last - first:
-            continue  # tokens are not characters
+        text = tokenizer.decode_bytes(split.tokens[first:last]).decode()
         facts = {}  # digit -> its first mention
         for mention in MENTION.finditer(text):
             fact = facts.setdefault(mention[1], mention)
             if mention is not fact:
                 questions.append((first, first + mention.end() - 1))
-                consistent = consistent and mention[2] == fact[2]
-    if not (consistent and questions):
-        how = "python -m data.prepare recall, then python train.py config/recall.py config/alibi.py"
-        raise ValueError(f"the text does not ask for facts: --protocol=recall needs a run on recall_char ({how})")
     return np.array(questions)
 
 
@@ -73,21 +66,55 @@ def planted(signs, distances):
     return change
 
 
-class Recall(Protocol, name="recall", stem="recall"):
-    question = "for a run on recall_char: how far back in the context does the model find an answer?"
+def check_source(dataset, sources, name, text):
+    """ValueError unless a dataset has the text of one of the sources, by character. name: of the protocol, and of the
+    config file for the text."""
+    source = dataset.meta["source"]
+    if source["text"] not in sources or source["tokenizer"] != "char":
+        raise ValueError(
+            f"--protocol={name} is not for a run on {dataset.name}: python -m data.prepare {text}, "
+            f"then python train.py config/{name}.py config/alibi.py"
+        )
+
+
+class Answers:
+    """What the protocols share whose values are shares of right answers, except the losses."""
+
     has_block_tokens = False
-    default_blocks = 200  # questions
+    default_blocks = 200
+    ranked = False
+
+    def bounds(self, key, values, documents):
+        """The share of right answers has Wilson's interval, or that over documents and seeds if it is wider: that one
+        is 0 wide if all answers are right, although that may be luck."""
+        mean, low, high = super().bounds(key, values, documents)
+        if key.startswith("loss"):
+            return mean, low, high
+        n = values.shape[1]
+        wilson_low, wilson_high = wilson(mean * n, n)
+        if len(values) == 1 or np.isnan(low):
+            return mean, wilson_low, wilson_high
+        return mean, max(0.0, min(low, wilson_low)), min(1.0, max(high, wilson_high))
+
+    def cell(self, key, value, is_training_length):
+        if key == "loss":
+            return super().cell(key, value, is_training_length)
+        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
+
+
+class Recall(Answers, Protocol, name="recall", stem="recall"):
+    question = "for a run on recall_char: how far back in the context does the model find an answer?"
     column = "distance ≥"
     axis = "tokens from the fact to the question, at least"
     columns = {"accuracy": "", "loss": "loss"}
     panels = {"accuracy": "share of right answers"}
     targets = "up to {n_blocks} questions, the same at every distance; the context states the fact once"
     legend = "The share of right answers with its interval (one run: Wilson's, over questions), and their loss in nats"
-    ranked = False
     version = 2  # a fact is planted once, after its other mentions have been removed from the longest context
 
     def choose_blocks(self):
         """The places of the answers, and the starts of their documents."""
+        check_source(self.dataset, [SOURCE], "recall", "recall")
         return Blocks(*choose_questions(self.dataset, self.longest, self.n_blocks, self.seed))
 
     @property
@@ -113,20 +140,3 @@ class Recall(Protocol, name="recall", stem="recall"):
         right = {d: arrays[str(d)].astype(float) for d in self.shown if str(d) in arrays}
         losses = {d: arrays[f"loss-{d}"] for d in right if f"loss-{d}" in arrays}
         return {"accuracy": right, "loss": losses}
-
-    def bounds(self, key, values, documents):
-        """The share of right answers has Wilson's interval, or that over documents and seeds if it is wider: that one
-        is 0 wide if all answers are right, although that may be luck."""
-        mean, low, high = super().bounds(key, values, documents)
-        if key == "loss":
-            return mean, low, high
-        n = values.shape[1]
-        wilson_low, wilson_high = wilson(mean * n, n)
-        if len(values) == 1 or np.isnan(low):
-            return mean, wilson_low, wilson_high
-        return mean, max(0.0, min(low, wilson_low)), min(1.0, max(high, wilson_high))
-
-    def cell(self, key, value, is_training_length):
-        if key == "loss":
-            return super().cell(key, value, is_training_length)
-        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"

@@ -26,6 +26,7 @@ def result_of(protocol, line):
         "training_length": line.trained,
         "seeds": [run["seed"] for run in line.runs],
         "kept": bool(line.path),
+        "note": protocol.note(line.arrays),
         "values": values,
     }
     losses = protocol.losses(line.arrays)
@@ -65,7 +66,7 @@ def table(protocol, results):
     first = aligned([[protocol.column], *([f"{n:,}"] for n in lengths)])
     parts = []
     for name, result in results.items():
-        rows = [[name, *list(protocol.columns.values())[1:]]]
+        rows = [[name + result["note"], *list(protocol.columns.values())[1:]]]
         for n in lengths:
             at_training = n == result["training_length"]
             values = [(key, result["values"][key][n]) for key in protocol.columns]
@@ -175,7 +176,9 @@ def draw_panel(axes, protocol, results, key, background):
             [value[part] for value in values.values()] for part in ("mean", "low", "high", "seeds")
         )
         longest = max((n for n, value in result["values"]["loss"].items() if value), default=0)
-        label = name if longest == shown[-1] else f"{name} (undefined past {longest:,})"
+        label = name + result["note"]
+        if longest < shown[-1]:
+            label += f" (undefined past {longest:,})"
         labels.append((label, style["color"], (longest, mean[-1]) if shown[-1] in values else None))
         if name in background:
             axes.plot(lengths, mean, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})

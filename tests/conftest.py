@@ -218,16 +218,16 @@ def dataset_of(*texts):
     return Dataset("x", split, split, tokenizer, {}, "")
 
 
-def facts_dataset(folder):
-    """The path of a small text of facts, for --dataset."""
+def facts_dataset(folder, name="recall"):
+    """The path of a small text of facts or of a task, for --dataset."""
     import data
     from data.prepare import main as prepare
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "ROOT", folder)
         patch.setattr("data.recall.DOCUMENTS", 60)
-        assert prepare(["recall"]) == 0
-    return f"{folder}/recall_char"
+        assert prepare([name]) == 0
+    return f"{folder}/{name}_char"
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ SIZES = {  # flags that make a script's commands quick
     "sample": ["--max_new_tokens=8", "--device=cpu"],
     "tools.bench": "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --device=cpu --rounds=1".split(),
 }
+GENERATED = {"recall": "recall", "task": "copy"}  # config file: its text
 
 
 def calls(line):
@@ -49,7 +50,7 @@ def test_the_two_commands_come_first_and_the_pages_are_complete_and_short():
 def test_every_command_runs(dataset, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config").symlink_to(ROOT / "config")
-    facts = facts_dataset(tmp_path)
+    generated = {f"config/{name}.py": facts_dataset(tmp_path, text) for name, text in GENERATED.items()}
     ran = set()
     train.main(["config/rope.py", f"--dataset={dataset}", *MODEL.split()])  # the first two lines make environments
     for line in COMMANDS[2:]:
@@ -62,8 +63,10 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
             if script == "tools.bench" and "--lengths" in "".join(arguments):
                 extra = [*extra, "--lengths=8,32"]
             if script == "train":
-                text = facts if "config/recall.py" in arguments else dataset
+                text = generated.get(arguments[0], dataset)
                 extra = [f"--dataset={text}", *MODEL.split()]
+                if arguments[0] == "config/task.py":
+                    extra.append("--block_size=64")
                 if any(a.startswith(("--resume", "--init_from")) for a in arguments):
                     extra = ["--max_iters=3", "--device=cpu"]
                 if "--eval_only" in arguments:

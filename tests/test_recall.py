@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from model import GPTConfig
 
 def facts():
     """A dataset of generated documents."""
-    return dataset_of(*map(generator.document, range(60)))
+    dataset = dataset_of(*map(generator.document, range(60)))
+    return replace(dataset, meta={"source": {"text": generator.SOURCE, "tokenizer": "char"}})
 
 
 def test_the_text_is_the_same_on_every_machine():
@@ -28,8 +30,11 @@ def test_the_text_is_the_same_on_every_machine():
 def test_questions_are_found_within_their_document():
     questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, CharTokenizer(".37ab"))
     assert questions.tolist() == [[0, 8], [0, 10], [11, 19]]
-    with pytest.raises(ValueError, match="--protocol=recall"):
-        find_questions(dataset_of("3a.4b").val, CharTokenizer(".34ab"))
+
+
+def test_a_text_without_facts_is_a_mistake(dataset):
+    with pytest.raises(ValueError, match="config/recall.py"):
+        protocol_of("recall", data.load(dataset))
 
 
 class Remembers:

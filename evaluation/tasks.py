@@ -1,0 +1,117 @@
+"""Exact answers to the tasks of data/tasks.py, by the number of symbols of an example."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from data import tasks
+from evaluation.protocols import Protocol, choose_lengths
+from evaluation.recall import Answers, check_source
+
+LEARNED = 0.99  # a model has learned a task if it answers this share of the examples up to tasks.LONGEST symbols
+
+
+def encode(examples, tokenizer):
+    """Questions and answers as they stand in the text, padded with separators: ids (examples, size), and which of them
+    are an answer or the separator after it."""
+    lines = [f"{question}>{answer}\n" for question, answer in examples]
+    size = max(map(len, lines))
+    ids = np.stack([tokenizer.encode(line.ljust(size, "\n")) for line in lines])
+    is_answer = np.zeros(ids.shape, bool)
+    for i, (question, _) in enumerate(examples):
+        is_answer[i, len(question) + 1 : len(lines[i])] = True
+    return ids, is_answer
+
+
+class Task(Answers, Protocol, name="task", stem="task"):
+    question = "for a run on a task such as copy_char: are the answers still exact when the examples are longer?"
+    column = "symbols"
+    axis = "symbols of an example"
+    columns = {"exact": "", "tokens": "tokens", "exact_behind": "exact behind others"}
+    panels = {"exact": "share of exact answers", "exact_behind": "share of exact answers behind other examples"}
+    targets = "{n_blocks} new examples of each length"
+    legend = (
+        "The share of exact answers, the share of their tokens that are right, and the share of exact answers\n"
+        "behind block_size tokens of short examples"
+    )
+
+    def __init__(self, cfg, training_lengths, dataset):
+        names = {tasks.source_of(name): name for name in tasks.TASKS}
+        check_source(dataset, names, "task", "copy")
+        task = names[dataset.meta["source"]["text"]]
+        lengths = cfg.lengths or ",".join(str(tasks.LONGEST * 2**k // 4) for k in range(6))
+        cfg = replace(cfg, lengths=lengths, blocks=cfg.blocks or self.default_blocks)
+        self.block_size = max(training_lengths)
+        self.examples = {}  # number of symbols -> ids, is_answer
+        self.sizes = {}  # number of symbols -> tokens
+        for n in choose_lengths(lengths, {tasks.LONGEST}):
+            examples = tasks.fresh_examples(task, n, cfg.blocks, cfg.seed)
+            ids, is_answer = encode(examples, dataset.tokenizer)
+            self.examples[n] = ids, is_answer
+            self.sizes[n] = ids.shape[1]
+        if min(training_lengths) < self.sizes[tasks.LONGEST]:
+            raise ValueError(
+                f"block_size={min(training_lengths)} is shorter than an example of {tasks.LONGEST} symbols"
+            )
+        super().__init__(cfg, {tasks.LONGEST}, dataset)
+
+    @property
+    def longest(self):
+        """In tokens."""
+        return self.block_size + max(self.sizes.values()) - 1
+
+    def choose_blocks(self):
+        """The places in the text where examples begin, with room for others to be put there."""
+        blocks = super().choose_blocks()
+        separators = np.flatnonzero(self.dataset.val.tokens == self.dataset.tokenizer.encode("\n"))
+        following = np.searchsorted(separators, blocks.ends - self.longest + self.block_size)
+        return replace(blocks, ends=separators[following - 1] + 1)
+
+    def jobs(self, config):
+        """Two for each length: the example behind one separator, and behind block_size tokens of the text."""
+        lengths = {}
+        for n, size in self.sizes.items():
+            lengths[f"exact-{n}"] = size
+            lengths[f"exact_behind-{n}"] = config.block_size + size - 1
+        return {job: length for job, length in lengths.items() if length <= (config.max_positions or length)}
+
+    def measure(self, job, length, scorer):
+        """(examples,) each: whether all tokens of the answer are right, how many are, and their loss."""
+        key, n = job.split("-")
+        ids, is_answer = self.examples[int(n)]
+        size = self.sizes[int(n)]
+
+        def change(row, i):
+            row[-size:] = torch.from_numpy(ids[i])
+
+        starts = self.blocks.ends + size - 1 - length
+        losses, right = scorer.score(starts, length, size, change)
+        kind = key.removeprefix("exact")
+        return {
+            job: (right | ~is_answer).all(axis=1),
+            f"tokens{kind}-{n}": np.average(right, axis=1, weights=is_answer),
+            f"loss{kind}-{n}": np.average(losses, axis=1, weights=is_answer),
+        }
+
+    def learned(self, arrays):
+        """Which seeds solve the trained lengths: (seeds,)."""
+        exact = [arrays[f"exact-{n}"].mean(axis=1) for n in self.lengths if n <= tasks.LONGEST]
+        return np.mean(exact, axis=0) >= LEARNED
+
+    def note(self, arrays):
+        learned = self.learned(arrays)
+        return f" (learned {learned.sum()} of {len(learned)})"
+
+    def values(self, arrays, trained):
+        """Seeds that have not learned the task are NaN, unless all have not."""
+        learned = self.learned(arrays)
+        is_left_out = ~learned & learned.any()
+        values = {}
+        for key in ("exact", "exact_behind", "tokens", "tokens_behind", "loss", "loss_behind"):
+            shown = [n for n in self.lengths if f"{key}-{n}" in arrays]
+            values[key] = {n: np.where(is_left_out[:, None], np.nan, arrays[f"{key}-{n}"]) for n in shown}
+        return values
+
+    def bounds(self, key, values, documents):
+        return super().bounds(key, values[~np.isnan(values[:, 0])], documents)

@@ -1,0 +1,205 @@
+"""Tasks: their rules, their texts, and measurements of models that know a rule up to some length."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import dataset_of, facts_dataset, measured, protocol_of
+
+from data.recall import Random
+from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of
+from eval_length import main
+from model import GPTConfig
+
+
+def insertion_sort(question):
+    answer = ""
+    for symbol in question:
+        place = sum(ord(other) < ord(symbol) for other in answer)
+        answer = answer[:place] + symbol + answer[place:]
+    return answer
+
+
+def count_majority(question):
+    lead = 0
+    for letter in question:
+        lead += 1 if letter == "a" else -1
+    return "a" if lead > 0 else "b"
+
+
+def flip(question):
+    odd = False
+    for bit in question:
+        odd ^= bit == "1"
+    return "1" if odd else "0"
+
+
+def add_by_hand(question):
+    answer = ""
+    carry = 0
+    for a, b in zip(*question.split("+"), strict=True):
+        carry, digit = divmod(int(a) + int(b) + carry, 10)
+        answer += str(digit)
+    return answer + str(carry)
+
+
+RULES = {  # the answer to a question, written again
+    "copy": lambda question: "".join(question[i] for i in range(len(question))),
+    "repeat_copy": lambda question: "".join(question[i] for i in range(len(question))),
+    "reverse": lambda question: "".join(reversed(question)),
+    "sort": insertion_sort,
+    "majority": count_majority,
+    "parity": flip,
+    "addition": add_by_hand,
+    "lookup": lambda question: dict(zip(question[:-1:2], question[1::2], strict=True))[question[-1]],
+    "selective_copy": lambda question: "".join(symbol for symbol in question if symbol.isalpha()),
+}
+
+
+def task_dataset(name):
+    """A dataset of six generated documents."""
+    dataset = dataset_of(*(document(name, seed) for seed in range(6)))
+    return replace(dataset, meta={"source": {"text": source_of(name), "tokenizer": "char"}})
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_answers_follow_the_rule(name):
+    for n in (1, 2, 7, LONGEST, 8 * LONGEST):
+        answers = set()
+        for question, answer in fresh_examples(name, n, 50, seed=0):
+            assert answer == RULES[name](question)
+            assert len(question) == {"addition": 2 * n + 1, "lookup": 2 * n + 1}.get(name, n)
+            if name in ("copy", "reverse", "sort"):
+                assert len(set(question)) == n
+            answers.add(answer)
+        assert len(answers) > 1
+
+
+def test_the_texts_are_the_same_on_every_machine():
+    digest = hashlib.sha256("".join(document(name, 0) for name in RULES).encode()).hexdigest()
+    assert digest == "88b884b03c146c9515a899d38519cfea038fa824e7c4ce0acf611d4311e8c341"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_no_example_of_the_test_lengths_is_in_the_text(name):
+    lines = "".join(document(name, seed) for seed in range(30)).split()
+    questions = [line.split(">")[0] for line in lines]
+    longest, _ = TASKS[name](Random(0), LONGEST)
+    lengths = np.bincount([*map(len, questions)])
+    assert len(lengths) == len(longest) + 1
+    assert lengths[lengths > 0].min() > 0.8 * len(lines) / LONGEST  # all trained lengths are as frequent
+    for n in (LONGEST + 1, 2 * LONGEST, 8 * LONGEST):
+        for question, _ in fresh_examples(name, n, 20, seed=0):
+            assert len(question) > len(longest)
+    if name in ("copy", "sort", "addition", "lookup"):  # with many questions of the same length, new ones are new
+        assert not {question for question, _ in fresh_examples(name, 10, 200, seed=0)}.intersection(questions)
+
+
+class Knows:
+    """Answers by the rule if the question has at most `reach` characters, and otherwise ends the answer at once."""
+
+    lm_head = torch.nn.Identity()  # `hidden` returns the logits
+    lm_head.weight = torch.zeros(1)
+
+    def __init__(self, name, dataset, reach):
+        self.rule = RULES[name]
+        self.tokenizer = dataset.tokenizer
+        self.reach = reach
+        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
+
+    def hidden(self, idx, last, positions=None):
+        logits = torch.zeros(len(idx), last, self.config.vocab_size)
+        for row, ids in enumerate(idx.tolist()):
+            text = self.tokenizer.decode_bytes(ids).decode()
+            for i in range(last):
+                line = text[: len(text) - last + i + 1].split("\n")[-1]
+                question, mark, answer = line.partition(">")
+                if mark:
+                    expected = self.rule(question) if len(question) <= self.reach else ""
+                    following = (expected + "\n")[len(answer) :][:1] or "\n"
+                    logits[row, i, self.tokenizer.encode(following)] = 20
+        return logits
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_model_that_knows_the_rule_is_always_right(name):
+    dataset = task_dataset(name)
+    protocol = protocol_of("task", dataset, trained=128, blocks=3)
+    means, arrays, _ = measured(protocol, Knows(name, dataset, reach=10**4))
+    for key in ("exact", "exact_behind", "tokens", "tokens_behind"):
+        assert means[key] == {n: 1 for n in (5, 10, 20, 40, 80, 160)}
+    assert max(means["loss"].values()) < 1e-3 > max(means["loss_behind"].values())
+    assert protocol.note(arrays) == " (learned 1 of 1)"
+
+
+@pytest.mark.parametrize("reach", [4, 10, 40])
+def test_the_reach_of_a_model_is_measured(reach):
+    dataset = task_dataset("copy")
+    protocol = protocol_of("task", dataset, trained=128, blocks=3)
+    means, arrays, _ = measured(protocol, Knows("copy", dataset, reach))
+    for n in (5, 10, 20, 40, 80, 160):
+        assert means["exact"][n] == means["exact_behind"][n] == (n <= reach)
+        assert means["tokens"][n] == pytest.approx(1 if n <= reach else 1 / (n + 1))  # the end of an answer counts
+    assert protocol.learned(arrays) == [reach >= LONGEST]
+
+
+def test_an_example_stands_alone_or_behind_others():
+    dataset = task_dataset("sort")
+    protocol = protocol_of("task", dataset, trained=128, lengths="20,40", blocks=5)
+    windows = []
+
+    class Looks(Knows):
+        def hidden(self, idx, last, positions=None):
+            windows.extend(self.tokenizer.decode_bytes(ids).decode() for ids in idx.tolist())
+            return super().hidden(idx, last)
+
+    measured(protocol, Looks("sort", dataset, reach=0))
+    examples = fresh_examples("sort", 20, 5, protocol.seed)
+    assert windows[:5] == [f"\n{question}>{answer}" for question, answer in examples]
+    for window, (question, answer) in zip(windows[5:10], examples, strict=True):
+        others, example = window[:128], window[128:]
+        assert example == f"{question}>{answer}" and others in document_text(dataset) and others[-1] == "\n"
+
+
+def document_text(dataset):
+    return dataset.tokenizer.decode_bytes(dataset.val.tokens.tolist()).decode()
+
+
+def test_seeds_that_have_not_learned_the_task_are_left_out_of_the_mean():
+    protocol = protocol_of("task", task_dataset("copy"), trained=128, lengths="20,40", blocks=30)
+    right = np.ones((3, 30))
+    right[1, 0] = 0  # 29 of 30
+    arrays = {"exact-20": right, "exact-40": np.array([[0.5], [0.0], [1.0]]) * np.ones(30)}
+    assert protocol.note(arrays) == " (learned 2 of 3)"
+    values = protocol.values(arrays, 128)["exact"]
+    mean, low, high = protocol.bounds("exact", values[40], np.arange(30))
+    assert mean == 0.75 and low < 0.5 and high == 1
+    assert np.isnan(values[40][1]).all()
+    arrays["exact-20"] = np.zeros((3, 30))
+    assert protocol.note(arrays) == " (learned 0 of 3)"
+    assert protocol.bounds("exact", protocol.values(arrays, 128)["exact"][40], np.arange(30))[0] == 0.5
+
+
+def test_the_command(trained, evaluate, refused, tmp_path):
+    text = facts_dataset(tmp_path, "copy")
+    runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
+    learnable = trained("learnable", dataset=text, block_size=64)
+    flags = ["--protocol=task", "--blocks=4"]
+    results = evaluate(*runs, learnable, *flags, f"--keep={tmp_path}/kept")
+    alibi, absolute = results.runs.values()
+    assert alibi["note"] == " (learned 0 of 2)" and results.out.count("learned 0 of 1") == 1
+    assert [*alibi["values"]["exact"]] == ["5", "10", "20", "40", "80", "160"]
+    assert 0 <= alibi["values"]["exact_behind"]["160"]["low"] <= alibi["values"]["tokens"]["160"]["high"] <= 1
+    assert absolute["values"]["exact"]["20"] and not absolute["values"]["exact"]["40"]
+    assert not absolute["values"]["exact_behind"]["5"]
+    assert [*(tmp_path / "results").glob("task-*.png")]
+    (kept,) = (tmp_path / "kept").glob("alibi*.npz")
+    again = evaluate(kept, learnable, *flags)
+    assert again.out.count("measured before") == 1
+    assert again.runs[kept.stem]["values"]["exact"] == alibi["values"]["exact"]
+    assert "config/task.py" in refused(main, trained("rope"), "--protocol=task")
+    assert "block_size=16" in refused(main, trained("rope", dataset=text), "--protocol=task")
+    assert "180" in refused(main, *runs, "--protocol=task", "--lengths=200")
+    assert "max_position" in refused(main, *runs, "--protocol=task", "--max_position=300")
