@@ -100,6 +100,12 @@ class GPTConfig(LayerConfig):
         return replace(self, layers="", **settings)
 
     @property
+    def scheme_configs(self):
+        """What the scheme of the model and those of its layers depend on; layers with equal ones share a scheme."""
+        kinds = (self, *self.kinds)
+        return [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in kinds]
+
+    @property
     def max_positions(self):
         """How many positions the schemes are defined for; None: any number."""
         limited = any(find_scheme(kind.pos_scheme).limited for kind in (self, *self.kinds))
@@ -145,19 +151,16 @@ class Positions:
         return type(self.scheme).bias is not PositionScheme.bias
 
     def mask(self, q, k):
-        """What attention adds to the scores: (1 or B, 1 or H, queries, keys)."""
-        mask = torch.where(self.visible(), 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
+        """What attention adds to the scores: (1 or B, 1 or H, queries, keys). A query sees itself and the `window` − 1
+        keys before it; that counts keys, so positions may have gaps."""
+        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
+        queries = keys[-len(self.q_pos) :, None]
+        visible = (keys <= queries) & (keys > queries - self.kind.n_keys)
+        mask = torch.where(visible, 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
         if self.biased:
             bias = self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
             mask = mask + self.tempered(bias)
         return mask.to(q.dtype)
-
-    def visible(self):
-        """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
-        positions may have gaps."""
-        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
-        queries = keys[-len(self.q_pos) :, None]
-        return (keys <= queries) & (keys > queries - self.kind.n_keys)
 
 
 class Linear(nn.Linear):
@@ -181,10 +184,7 @@ class CausalSelfAttention(nn.Module):
     def project(self, x, positions, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
         qkv = self.c_attn(x).unflatten(-1, (3, positions.kind.n_head, -1))  # (B, T, 3, H, D)
-        q, k, v = qkv.unbind(2)
-        q = q.transpose(1, 2)  # (B, H, T, D)
-        k = k.transpose(1, 2)  # (B, H, T, D)
-        v = v.transpose(1, 2)  # (B, H, T, D)
+        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D)
         if positions.kind.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
@@ -265,11 +265,10 @@ class GPT(nn.Module):
         that differ only in their windows, sinks and temperatures share one scheme. ValueError if the state dict would
         hold a table that is no parameter."""
         self.config = config
-        settings = [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in (config, *config.kinds)]
-        schemes = {kind: find_scheme(kind.pos_scheme)(kind) for kind in dict.fromkeys(settings)}
+        schemes = {c: find_scheme(c.pos_scheme)(c) for c in dict.fromkeys(config.scheme_configs)}
         self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
-        self.schemes = [schemes[kind] for kind in settings[1:]]  # of each layer
+        self.schemes = [schemes[c] for c in config.scheme_configs[1:]]  # of each layer
         for scheme in schemes.values():
             scheme.windows = [kind.n_keys for kind in config.kinds]
             for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):  # loading would undo `override`
@@ -329,9 +328,9 @@ class GPT(nn.Module):
 
         # what each layer needs of them
         prepared = {scheme: scheme.prepare(q_pos, k_pos) for scheme in (self.pos, *self.pos_kinds)}
-        layers = []
-        for n, scheme in enumerate(self.schemes):
-            layers.append(Positions(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos))
+        layers = [
+            Positions(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos) for n, scheme in enumerate(self.schemes)
+        ]
 
         # the residual stream
         x = self.pos.embed(self.transformer.wte(idx), q_pos)
@@ -434,20 +433,22 @@ def average(q, k, v, mask, dropout_p, sink):
     flash_with_sink = sink is not None and mask is None and q.device.type == "cpu" and not dropout_p
     if sink is not None and not flash_with_sink:
         channel = q.size(3)
+        front = (0, 0, 1, 0)
         q = widen(q, sink[:, None, None] * math.sqrt(D))
         k = F.pad(k, (0, q.size(3) - channel, 1, 0))
         k[:, :, 0, channel] = 1
+        v = F.pad(v, front)
         if mask is None:
-            q = F.pad(q, (0, 0, 1, 0))  # the sink's own query, so that the others see it
+            q = F.pad(q, front)  # the sink's own query, so that the others see it
         else:
             mask = F.pad(mask, (1, 0))
 
     if mask is not None and mask.requires_grad and not mask.is_cuda:  # only CUDA's kernels have its gradient
         scores = (q * settings["scale"] @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
-        return weights[..., -v.size(2) :] @ v
-    if q.size(3) > D:  # flash kernels need equal widths
-        v = F.pad(v, (0, q.size(3) - D, k.size(2) - v.size(2), 0))
+        return weights @ v
+    if q.size(3) > D:
+        v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
     if flash_with_sink:
         y = FlashWithSink.apply(q.to(v.dtype), k.to(v.dtype), v, sink, settings)  # autocast leaves it out
     else:
@@ -493,15 +494,13 @@ class KVCache:
         new token sees through its window: (B, H, S, ·)."""
         T = new.size(2)
         buffer, end = self.buffers.get(key, (new[:, :, :0], 0))
-        start = max(0, end - window + 1)
+        n_older = min(end, window - 1)
         if end + T > buffer.size(2):  # room for twice as many, so that appending costs O(1) a token
-            room = (0, 0, 0, end - start + 2 * T)
-            buffer = F.pad(buffer[:, :, start:end], room)
-            end -= start
-            start = 0
+            buffer = F.pad(buffer[:, :, end - n_older : end], (0, 0, 0, n_older + 2 * T))
+            end = n_older
         buffer[:, :, end : end + T] = new
         self.buffers[key] = buffer, end + T
-        return buffer[:, :, start : end + T]
+        return buffer[:, :, end - n_older : end + T]
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -560,9 +559,8 @@ SCHEMES = {}  # name -> class; a subclass registers itself: class RoPE(PositionS
 
 def scheme_names():
     """The names of all schemes: those of this file, then the files of schemes/, without importing them."""
-    here = [name for name, cls in SCHEMES.items() if cls.__module__ == __name__]
     files = Path(__file__).with_name("schemes").glob("[!_]*.py")
-    return here + sorted(path.stem for path in files)
+    return [*CORE, *sorted(path.stem for path in files)]
 
 
 def find_scheme(name):
@@ -663,7 +661,6 @@ class Learnable(PositionScheme, name="learnable"):
     """Radford et al. 2019 (GPT-2): a learned vector per position, added to the token embedding. There are no vectors
     past block_size, so the scheme is undefined there."""
 
-    reads = ("pos_init",)
     limited = True
 
     def __init__(self, config):
@@ -684,55 +681,28 @@ def scaled_theta(config):
 
 
 def rope_frequencies(config, device):
-    """RoPE's frequencies (D/2,) and the factor on q and on k under config.rope_scaling, with s = rope_factor:
-
-    linear: p → p/s, position interpolation. Chen et al. 2023 (arXiv 2306.15595).
-    ntk: see scaled_theta.
-    yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
-    s, and interpolates between them with a ramp that is linear in the pair index, as in the authors' code (the paper's
-    text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
-    llama3: keeps pairs that turn more than 4 times within the training length, slows pairs that turn less than once by
-    s, and interpolates between them, linearly in the number of turns. Llama 3.1 2024 (arXiv 2407.21783).
+    """RoPE's frequencies (D/2,), and the factor on q and on k, which is 1 without scaling. For config.rope_scaling, see
+    scaled_theta (ntk) and schemes/_rope_scaling.py (the others).
 
     Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
     (arXiv 2410.06205).
     """
     D = config.rotated
-    s = config.rope_factor
-    theta = scaled_theta(config)
-    L = config.rope_block_size or config.block_size
-    freqs = frequencies(D, device, theta)
-    freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
-    freqs = F.pad(freqs, (0, (config.head_size - D) // 2))
-    size = 1.0
-    share = 1.0 if config.rope_scaling == "linear" else 0.0  # of the slowing that a pair gets
-    if config.rope_scaling == "llama3":
-        turns = freqs * L / (2 * math.pi)  # within the training length
-        share = ((4 - turns) / (4 - 1)).clamp(0, 1)
-    if config.rope_scaling == "yarn":
+    n_turning = int(config.rope_fraction * D / 2 + 1e-6)  # pairs
+    freqs = frequencies(D, device, scaled_theta(config))[:n_turning]
+    freqs = F.pad(freqs, (0, config.head_size // 2 - n_turning))
+    if config.rope_scaling in ("none", "ntk"):
+        return freqs, 1.0
+    import schemes._rope_scaling as laws
 
-        def pair_with(turns):  # the index of the pair that turns so many times within L
-            return D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(theta))
-
-        low = pair_with(32)
-        high = pair_with(1)
-        if config.rope_truncate:
-            low = math.floor(low)
-            high = math.ceil(high)
-        low = max(0, low)
-        high = min(D - 1, high)
-        pair = torch.arange(len(freqs), device=device, dtype=freqs.dtype)
-        share = (pair - low) / max(high - low, 0.001)
-        share = share.clamp(0, 1)
-        size = config.rope_size or 0.1 * math.log(s) + 1
-    return freqs * (1 - share) + freqs / s * share, size
+    law = getattr(laws, config.rope_scaling)
+    return law(config, freqs)
 
 
 def precompute_freqs_cis(pos, freqs, size=1.0):
     """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
     angles = pos[:, None] * freqs
-    sizes = torch.full_like(angles, size)
-    return torch.polar(sizes, angles).to(torch.complex64)
+    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
 
 
 def apply_rotary_emb(x, freqs_cis):
@@ -767,7 +737,7 @@ class RoPE(PositionScheme, name="rope"):
                 f"n_embd/n_head = {config.n_embd}/{config.n_head} = {config.head_size}"
             )
         if config.rope_scaling == "none" and config.rope_factor != 1:
-            raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
+            raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling, such as yarn")
         if not 2 / D <= config.rope_fraction <= 1:
             raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1, and turn one of {D // 2} pairs")
         at_least(1, config, "rope_factor")
@@ -837,6 +807,8 @@ class ALiBi(PositionScheme, name="alibi"):
         q_channels, k_channels = half if q.dtype.itemsize < 4 else full
         return widen(q, q_channels), widen(k, k_channels)
 
+
+CORE = tuple(SCHEMES)  # the schemes of this file
 
 # ----------------------------------------------------------------------------------------------------------
 # Kinds of layers, and checks of the settings

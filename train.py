@@ -79,7 +79,9 @@ class TrainConfig(GPTConfig):
     def __post_init__(self):
         config.check_choices(self)
         model_config = self.model_config(self.vocab_size or 1)  # checks the model's fields
-        config.at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
+        config.at_least(
+            1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
+        )
         config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")

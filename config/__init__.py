@@ -150,8 +150,8 @@ def read_layers(cls, text):
 
 
 def read_options(defaults, text):
-    """The numbers in a text such as "size=32,tau=4", as attributes. What it does not set has its default. ValueError for
-    a name that has none."""
+    """The numbers in a text such as "size=32,tau=4", as attributes. Those that it does not set have their defaults.
+    ValueError for an unknown name."""
     values = dict(defaults)
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")

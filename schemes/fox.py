@@ -21,7 +21,6 @@ class FoX(PositionScheme, name="fox"):
     """
 
     options = {"b": 0.0}
-    reads = ("pos_init",)
     no_decay = ("b",)
     shifted = True
 

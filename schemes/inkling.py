@@ -24,7 +24,6 @@ class Inkling(PositionScheme, name="inkling"):
     """
 
     options = {"extent": 0.5}
-    reads = ("pos_init",)
     no_decay = ("p",)
     width = 16
 

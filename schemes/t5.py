@@ -19,7 +19,6 @@ class T5(PositionScheme, name="t5"):
 
     n_buckets = 32
     max_distance = 128
-    reads = ("pos_init",)
     options = {"size": 64.0}
     no_decay = ("table",)
 
