@@ -5,6 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
+from schemes import learned
 
 
 class FoX(PositionScheme, name="fox"):
@@ -21,18 +22,17 @@ class FoX(PositionScheme, name="fox"):
     """
 
     options = {"b": 0.0}
-    reads = ("pos_init",)
     no_decay = ("b",)
     shifted = True
 
     def __init__(self, config):
         super().__init__(config)
-        self.w = nn.Parameter(torch.empty(config.n_layer, config.n_head, config.n_embd))
-        self.b = nn.Parameter(torch.empty(config.n_layer, config.n_head))
+        self.w = learned(config.n_layer, config.n_head, config.n_embd)
+        self.b = learned(config.n_layer, config.n_head)
 
     def init_weights(self, generator):
         nn.init.normal_(self.w, std=self.config.pos_init, generator=generator)
-        nn.init.constant_(self.b, self.options.b)
+        nn.init.constant_(self.b, self.config.options.b)
 
     def rotate(self, q, k, x, prepared, layer, past):
         dtype = torch.promote_types(x.dtype, torch.float32)

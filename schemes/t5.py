@@ -1,10 +1,10 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, at_least
+from model import PositionScheme
+from schemes import learned
 
 
 class T5(PositionScheme, name="t5"):
@@ -18,17 +18,12 @@ class T5(PositionScheme, name="t5"):
 
     n_buckets = 32
     max_distance = 128
-    reads = ("pos_init",)
     options = {"size": 64.0}
     no_decay = ("table",)
 
-    @classmethod
-    def check(cls, config):
-        at_least(1e-6, cls.read_options(config), "size")
-
     def __init__(self, config):
         super().__init__(config)
-        self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
+        self.table = learned(self.n_buckets, config.n_head)
 
     def start_from(self, config):
         last = self.bucket(torch.tensor(config.block_size - 1))  # that training reached
@@ -46,7 +41,7 @@ class T5(PositionScheme, name="t5"):
         n = max(len(k_pos), self.max_distance)
         distance = torch.arange(n, device=k_pos.device)
         distance = distance.clamp(max=self.config.block_size - 1)  # no untrained bucket is ever used
-        return self.options.size * F.embedding(self.bucket(distance), self.table)
+        return self.config.options.size * F.embedding(self.bucket(distance), self.table)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         distance = q_pos[:, None] - k_pos
