@@ -157,7 +157,6 @@ def choose_lengths(given, training_lengths):
 
 class Fixed(Protocol, name="fixed", stem="length"):
     question = "how does the loss of the same tokens change as their context grows?"
-    panels = {"delta": "Δ: change of the loss (nats; log beyond ±0.1)"}
 
 
 class Sliding(Protocol, name="sliding"):

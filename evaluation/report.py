@@ -2,14 +2,15 @@
 
 import json
 import shutil
-import textwrap
 from pathlib import Path
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, line_styles, mark_training_lengths, symlog
+from evaluation.pictures import FAILED, cut_off, draw_curve, failures, figure_of, label_ends, length_axis, line_styles
 from evaluation.protocols import signed
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
+
+VERBS = {"flat": "stayed flat", "undecided": "may have risen", "rises": "rose", "fails": "failed"}
 
 
 def result_of(protocol, line):
@@ -135,58 +136,91 @@ def numbers_of(inputs, protocol, results):
 # Pictures and charts
 
 
-def draw(protocol, results, words):
-    """The picture: for each panel a line with its interval per result, and a thin line per seed. Its title has the
-    words. Kept results beside other runs are in the background: thin, with neither."""
-    n = len(protocol.panels)
-    question = protocol.question[0].upper() + protocol.question[1:]
-    title = f"{textwrap.fill(question, 100)}\n{'; '.join(words)}"
-    figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
+def draw(protocol, results, changes, delta):
+    """The picture: for each panel, a line per result. Its title says what the lines did past the training length. Kept
+    results beside other runs are in the background. delta: draw Δ instead of the loss."""
     kept = {name for name, result in results.items() if result["kept"]}
     background = kept if len(kept) < len(results) else set()
+    panels = protocol.panels
+    title = protocol.question[0].upper() + protocol.question[1:]
+    caption = f"text: {protocol.dataset.name}; thin lines without markers: single seeds"
+    failing = {}
+    if "loss" in panels:
+        losses = {name: seeds_of(result, "loss") for name, result in results.items()}
+        failing = failures(losses, {name: result["training_length"] for name, result in results.items()})
+        caption += f"; failed: more than {FAILED:g} nats above the loss at the training length\n{title}"
+        title = finding(protocol, results, failing, background)
+        if delta:
+            panels = {"delta": "change of the loss from the training length (nats)"}
+    if "loss" not in panels:
+        caption = f"shaded: 95%, over the text, and over the seeds if there are several; {caption}"
+    if changes:
+        title += f" ({', '.join(changes)})"
+
+    n = len(panels)
+    figure, axes_of_panels = figure_of(n, title, width=10 if n == 1 else 6, height=5, sharey=True)
     ends_of_panels = [
-        draw_panel(axes, protocol, results, key, background) for axes, key in zip(panels, protocol.panels, strict=True)
+        draw_panel(axes, protocol, results, key, background, failing)
+        for axes, key in zip(axes_of_panels, panels, strict=True)
     ]
-    for axes, ends in zip(panels, ends_of_panels, strict=True):  # last, when the panels' shared limits are known
-        label_ends(axes, ends, bold={*results} - background if background else ())
-    caption = "shaded: 95%, over the text, and over the seeds if there are several; thin lines: single seeds"
-    if background:
-        caption += "; thin with markers: kept results"
-    figure.supxlabel(caption, fontsize=8, color="0.4")
+    for axes, label, ends in zip(axes_of_panels, panels.values(), ends_of_panels, strict=True):
+        axes.set_ylabel(label)
+        label_ends(axes, ends, bold={*results} - background if background else ())  # now, as the limits are known
+    figure.supxlabel(caption, fontsize=8, color="0.4", wrap=True)
     return figure
 
 
-def draw_panel(axes, protocol, results, key, background):
+def seeds_of(result, key):
+    """{length: values of the seeds}, where the scheme is defined."""
+    return {n: value["seeds"] for n, value in result["values"][key].items() if value}
+
+
+def finding(protocol, results, failing, background):
+    """What the lines did past the training length, in words."""
+    clauses = []
+    for word, verb in VERBS.items():
+        names = []
+        for name, result in results.items():
+            found = "fails" if name in failing else result.get("rise", {}).get("verdict")
+            if found == word and name not in background and result["training_length"] < protocol.shown[-1]:
+                names.append(name)
+        if names:
+            clauses.append(f"{', '.join(names)} {verb}")
+    return f"Past the training length, {'; '.join(clauses) or 'nothing was measured'}"
+
+
+def draw_panel(axes, protocol, results, key, background, failing):
     """Draws one value of all results. Returns the labels of the lines, as label_ends takes them."""
-    shown = protocol.shown
-    styles = line_styles((Path(name).name, result["pos_scheme"]) for name, result in results.items())
-    if key == "delta":
-        symlog(axes)
-    labels = []
+    styles = line_styles((Path(name).stem, result["pos_scheme"]) for name, result in results.items())
+    curves = {}
+    ends = []
     for style, (name, result) in zip(styles, results.items(), strict=True):
-        values = {n: value for n, value in result["values"][key].items() if value}
-        lengths = list(values)
-        mean, low, high, seeds = (
-            [value[part] for value in values.values()] for part in ("mean", "low", "high", "seeds")
-        )
-        longest = max((n for n, value in result["values"]["loss"].items() if value), default=0)
-        label = name if longest == shown[-1] else f"{name} (undefined past {longest:,})"
-        labels.append((label, style["color"], (longest, mean[-1]) if shown[-1] in values else None))
+        defined = [n for values in result["values"].values() for n, value in values.items() if value]
+        longest = max(defined)
+        label = name
+        if name in failing:
+            loss = result["values"]["loss"][longest]["mean"]
+            label = f"{name}: fails past {failing[name]:,} ({loss:.2f} at {longest:,})"
+        elif longest != protocol.shown[-1]:
+            label = f"{name}: undefined past {longest:,}"
+        curve = seeds_of(result, key)
         if name in background:
-            axes.plot(lengths, mean, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})
-            continue
-        axes.plot(lengths, mean, **style)
-        axes.fill_between(lengths, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        if len(result["seeds"]) > 1:
-            axes.plot(lengths, seeds, color=style["color"], lw=0.5, alpha=0.5)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(shown, [f"{n:,}" for n in shown])
-    axes.minorticks_off()
-    axes.margins(x=0.02)
-    axes.grid(alpha=0.25)
-    mark_training_lengths(axes, protocol.training_lengths)
-    axes.set(xlabel=protocol.axis, ylabel=protocol.panels[key])
-    return labels
+            curve = {n: [np.mean(seeds)] for n, seeds in curve.items()}
+            style |= {"linewidth": 0.8, "markersize": 3, "alpha": 0.7}
+        elif key != "loss":
+            values = [value for value in result["values"][key].values() if value]
+            low = [value["low"] for value in values]
+            high = [value["high"] for value in values]
+            axes.fill_between(list(curve), low, high, color=style["color"], alpha=0.15, linewidth=0)
+        draw_curve(axes, curve, style)
+        curves[name] = curve
+        last = max(curve, default=longest)
+        ends.append((label, style, (last, np.mean(curve.get(last, np.nan)))))
+    length_axis(axes, protocol.shown, protocol.training_lengths)
+    if key in ("loss", "delta"):
+        cut_off(axes, curves, failing)
+    axes.set_xlabel(protocol.axis)
+    return ends
 
 
 def charts(protocol, results, x):
