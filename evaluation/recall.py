@@ -74,7 +74,7 @@ def planted(signs, distances):
 
 
 class Recall(Protocol, name="recall", stem="recall"):
-    question = "for a run on recall_char: how far back in the context does the model find an answer?"
+    question = "For a run on recall_char: how far back in the context does the model find an answer?"
     has_block_tokens = False
     default_blocks = 200  # questions
     column = "distance ≥"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.pictures import FAILED, cut_off, draw_curve, failures, figure_of, label_ends, length_axis, line_styles
+from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
 from evaluation.protocols import signed
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
 
@@ -141,49 +141,40 @@ def draw(protocol, results, changes, delta):
     results beside other runs are in the background. delta: draw Δ instead of the loss."""
     kept = {name for name, result in results.items() if result["kept"]}
     background = kept if len(kept) < len(results) else set()
+    failing = set()
     panels = protocol.panels
-    title = protocol.question[0].upper() + protocol.question[1:]
-    caption = f"text: {protocol.dataset.name}; thin lines without markers: single seeds"
-    failing = {}
+    title = protocol.question
+    notes = f"text: {protocol.dataset.name}; thin lines without markers: single seeds"
     if "loss" in panels:
-        losses = {name: seeds_of(result, "loss") for name, result in results.items()}
-        failing = failures(losses, {name: result["training_length"] for name, result in results.items()})
-        caption += f"; failed: more than {FAILED:g} nats above the loss at the training length\n{title}"
-        title = finding(protocol, results, failing, background)
+        failing = {name for name, result in results.items() if "rise" in result and result["rise"]["mean"] > FAILED}
+        notes = f"{title}\n{notes}; failed: rose by more than {FAILED:g} nats"
+        title = finding(protocol, results, background, failing)
         if delta:
             panels = {"delta": "change of the loss from the training length (nats)"}
     if "loss" not in panels:
-        caption = f"shaded: 95%, over the text, and over the seeds if there are several; {caption}"
+        notes += "; shaded: 95%, over the text, and over the seeds if there are several"
     if changes:
         title += f" ({', '.join(changes)})"
 
     n = len(panels)
     figure, axes_of_panels = figure_of(n, title, width=10 if n == 1 else 6, height=5, sharey=True)
-    ends_of_panels = [
-        draw_panel(axes, protocol, results, key, background, failing)
-        for axes, key in zip(axes_of_panels, panels, strict=True)
-    ]
-    for axes, label, ends in zip(axes_of_panels, panels.values(), ends_of_panels, strict=True):
+    for axes, (key, label) in zip(axes_of_panels, panels.items(), strict=True):
         axes.set_ylabel(label)
-        label_ends(axes, ends, bold={*results} - background if background else ())  # now, as the limits are known
-    figure.supxlabel(caption, fontsize=8, color="0.4", wrap=True)
+        ends = draw_panel(axes, protocol, results, key, background, failing)
+    label_ends(axes, ends)  # of the last panel, when the limits are known
+    figure.supxlabel(notes, fontsize=8, color="0.4")
     return figure
 
 
-def seeds_of(result, key):
-    """{length: values of the seeds}, where the scheme is defined."""
-    return {n: value["seeds"] for n, value in result["values"][key].items() if value}
-
-
-def finding(protocol, results, failing, background):
+def finding(protocol, results, background, failing):
     """What the lines did past the training length, in words."""
+    words = {}
+    for name, result in results.items():
+        if name not in background and "rise" in result and result["training_length"] < protocol.shown[-1]:
+            words[name] = "fails" if name in failing else result["rise"]["verdict"]
     clauses = []
     for word, verb in VERBS.items():
-        names = []
-        for name, result in results.items():
-            found = "fails" if name in failing else result.get("rise", {}).get("verdict")
-            if found == word and name not in background and result["training_length"] < protocol.shown[-1]:
-                names.append(name)
+        names = [name for name in words if words[name] == word]
         if names:
             clauses.append(f"{', '.join(names)} {verb}")
     return f"Past the training length, {'; '.join(clauses) or 'nothing was measured'}"
@@ -192,33 +183,34 @@ def finding(protocol, results, failing, background):
 def draw_panel(axes, protocol, results, key, background, failing):
     """Draws one value of all results. Returns the labels of the lines, as label_ends takes them."""
     styles = line_styles((Path(name).stem, result["pos_scheme"]) for name, result in results.items())
-    curves = {}
+    longest = protocol.shown[-1]
+    in_view = []
     ends = []
     for style, (name, result) in zip(styles, results.items(), strict=True):
-        defined = [n for values in result["values"].values() for n, value in values.items() if value]
-        longest = max(defined)
-        label = name
-        if name in failing:
-            loss = result["values"]["loss"][longest]["mean"]
-            label = f"{name}: fails past {failing[name]:,} ({loss:.2f} at {longest:,})"
-        elif longest != protocol.shown[-1]:
-            label = f"{name}: undefined past {longest:,}"
-        curve = seeds_of(result, key)
+        values = {n: value for n, value in result["values"][key].items() if value}
+        curve = {n: value["seeds"] for n, value in values.items()}
         if name in background:
-            curve = {n: [np.mean(seeds)] for n, seeds in curve.items()}
+            curve = {n: [value["mean"]] for n, value in values.items()}
             style |= {"linewidth": 0.8, "markersize": 3, "alpha": 0.7}
         elif key != "loss":
-            values = [value for value in result["values"][key].values() if value]
-            low = [value["low"] for value in values]
-            high = [value["high"] for value in values]
-            axes.fill_between(list(curve), low, high, color=style["color"], alpha=0.15, linewidth=0)
+            low = [value["low"] for value in values.values()]
+            high = [value["high"] for value in values.values()]
+            axes.fill_between(list(values), low, high, color=style["color"], alpha=0.15, linewidth=0)
         draw_curve(axes, curve, style)
-        curves[name] = curve
+        for n, seeds in curve.items():
+            if name not in failing or n <= result["training_length"]:
+                in_view.extend(seeds)
         last = max(curve, default=longest)
-        ends.append((label, style, (last, np.mean(curve.get(last, np.nan)))))
+        height = np.mean(curve.get(last, np.nan))
+        label = name
+        if name in failing:
+            label += f" rises to {height:.2f} at {longest:,}"
+        elif protocol.ranked and "rise" not in result:
+            label += f": undefined past {result['training_length']:,}"
+        ends.append((label, style, (last, height)))
     length_axis(axes, protocol.shown, protocol.training_lengths)
-    if key in ("loss", "delta"):
-        cut_off(axes, curves, failing)
+    if key in ("loss", "delta") and len(failing) < len(results):
+        cut_off(axes, in_view)
     axes.set_xlabel(protocol.axis)
     return ends
 
