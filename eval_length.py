@@ -57,6 +57,7 @@ class EvalConfig(Overrides):
     # this call
     keep: config.PathName = ""  # a folder for the losses of out/NAME-SEED: NAME.npz, to be named instead of the runs
     results_dir: config.PathName = "results"  # where the picture and the numbers go
+    delta: bool = False  # draw how the loss changes from the training length, with its ±, instead of the loss
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
     wandb_project: str = "lengthwise"  # where the charts go
 
@@ -188,7 +189,7 @@ def measure_line(cfg, protocol, runs):
 
 def inputs_of(cfg, items):
     """What tells the results of an evaluation from those of others: its runs and settings, as plain types."""
-    left_out = {"runs", "results_dir", "keep", *CALL_FIELDS}
+    left_out = {"runs", "results_dir", "delta", "keep", *CALL_FIELDS}
     settings = {key: value for key, value in asdict(cfg).items() if key not in left_out}
     return {"runs": [str(item.folder.resolve()) for item in items], "settings": settings}
 
@@ -245,8 +246,7 @@ def main(argv):
     print(f"numbers   {file}; the losses of each block: .npz files in the run folders")
     if unlogged.exists() and publish(cfg, protocol, next(iter(runs.values())), results):
         unlogged.unlink(missing_ok=True)
-    words = [f"text: {dataset.name}", *cfg.changes()]
-    print(save_picture("picture", base.with_suffix(".png"), draw, protocol, results, words))
+    print(save_picture("picture", base.with_suffix(".png"), draw, protocol, results, cfg.changes(), cfg.delta))
     return 0
 
 

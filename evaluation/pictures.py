@@ -1,16 +1,18 @@
 """How pictures are drawn: figures that work in grey and for colour-blind readers, with one style for each scheme."""
 
 import itertools
+import textwrap
 
 import numpy as np
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")  # Okabe and Ito
 MARKERS = "osD^vPX*<"  # one more than colours, so the first 72 lines all differ
+FAILED = 0.5  # nats: a loss that rises further has failed
 DASHES = ("-", "--", ":")
 NAMES = (  # a row for each of DASHES; where a scheme or a row has its name here, it has its style in every picture
     *("rope_nope", "dape", "fox5", "rope", "alibi", "t5", "transformer_xl", "sinusoidal"),
     *("kerple", "fire", "fox", "rope_window64", "alibi_offset", "cope", "path", "none"),
-    *("pope", "ssmax", "inkling", "key_offset", "scale_invariant", "command_a", "gemma3", "learnable"),
+    *("pope", "ssmax", "inkling", "rope-window128", "scale_invariant", "key_offset", "gemma3", "learnable"),
 )
 
 
@@ -18,8 +20,8 @@ def figure_of(columns, title, width=4.6, height=3.9, **sharing):
     """A figure and its axes, side by side. width and height: of each of the axes, in inches."""
     from matplotlib.figure import Figure  # takes 0.7 s, so it is imported only here
 
-    figure = Figure(figsize=(width * columns, height), dpi=150 if columns == 1 else 110, layout="constrained")
-    figure.suptitle(title)
+    figure = Figure(figsize=(width * columns, height), dpi=130, layout="constrained")
+    figure.suptitle(textwrap.fill(title, int(11 * width * columns)))
     return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
 
 
@@ -30,10 +32,8 @@ def line_styles(lines):
     taken = set()
     styles = []
     for line in lines:
-        named = [NAMES.index(name) for name in line if name in NAMES]
-        i = next((i for i in named if i not in taken), None)
-        if i is None:
-            i = next(unnamed)
+        named = (NAMES.index(name) for name in line if name in NAMES)
+        i = next(i for i in itertools.chain(named, unnamed) if i not in taken)
         taken.add(i)
         style = {
             "color": COLORS[i % len(COLORS)],
@@ -45,66 +45,63 @@ def line_styles(lines):
     return styles
 
 
-def mark_training_lengths(axes, lengths):
-    for n in lengths:
+def draw_curve(axes, curve, style):
+    """A line through {x: values of the seeds}: their mean, and a thin line for each of several."""
+    x = list(curve)
+    axes.plot(x, [np.mean(seeds) for seeds in curve.values()], **style)
+    for seeds in zip(*curve.values(), strict=True):
+        axes.plot(x, seeds, color=style["color"], linewidth=0.5, alpha=0.5)
+
+
+def length_axis(axes, lengths, training_lengths):
+    """Makes the x axis logarithmic, with ticks at the lengths, and marks the training lengths."""
+    axes.set_xscale("log", base=2)
+    labels = [f"{n:,}\ntraining\nlength" if n in training_lengths else f"{n:,}" for n in lengths]
+    axes.set_xticks(lengths, labels)
+    axes.minorticks_off()
+    axes.margins(x=0.02)
+    axes.grid(alpha=0.25)
+    for n in training_lengths:
         axes.axvline(n, color="0.6", linestyle="--", linewidth=1, zorder=0)
-        axes.annotate(
-            f"training length {n}",
-            (n, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, 6),
-            textcoords="offset points",
-            color="0.4",
-            fontsize=8,
-        )
 
 
-def symlog(axes, linear=0.1):
-    """Makes the y axis linear between ±linear and logarithmic beyond, with its ticks written out. Call before plotting:
-    the limits depend on it."""
-    steps = linear * np.append(0.5, np.outer(10.0 ** np.arange(7), (1, 2, 5)))
-    axes.set_yscale("symlog", linthresh=linear)
-    axes.set_yticks([*-steps[::-1], 0, *steps])
-    axes.axhspan(-linear / 2, linear / 2, alpha=0)  # always in view: small differences must look small
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}".replace("-", "−") if y else "0")
+def cut_off(axes, in_view):
+    """Ends the y axis a little above these losses. It spans at least FAILED, so that small differences look small."""
+    low = min(in_view)
+    span = max(FAILED, max(in_view) - low)
+    axes.set_ylim(low - 0.05 * span, low + 1.1 * span)
 
 
-def label_ends(axes, ends, apart=0.05, bold=()):
-    """Labels lines at their right ends, far enough apart to read and otherwise as close to the ends as possible. ends:
-    [(label, color, (x, y) of the end)]; the end is None for a line that stops earlier, whose label comes last."""
+def label_ends(axes, ends):
+    """Names lines beside the axes, with their markers: as high as they end, but far enough apart to read. Lines that
+    end at the right, in view, are joined with their labels. ends: [(label, style, (x, y) of the end)]; y is NaN for a
+    line that is not drawn."""
+    axes.autoscale_view()  # otherwise matplotlib may compute the limits later
     to_axes = axes.transData + axes.transAxes.inverted()
-
-    def height_of(line):
-        *_, end = line
-        return to_axes.transform(end)[1] if end else 0.02
-
-    ends = sorted(ends, key=height_of, reverse=True)
-    for (label, color, end), height in zip(ends, spread(map(height_of, ends), apart), strict=True):
-        arrow = None
-        if end:
-            arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkB": 4, "relpos": (0, 0.5)}
-        axes.annotate(
-            label,
-            end or axes.viewLim.p0,
-            (1.035, height),
-            textcoords="axes fraction",
+    places = np.nan_to_num([to_axes.transform(end) for *_, end in ends])
+    order = np.argsort(-places[:, 1], kind="stable")
+    heights = spread(places[order, 1], min(0.05, 1 / len(ends)))
+    for i, height in zip(order, heights, strict=True):
+        label, style, _ = ends[i]
+        x, y = places[i]
+        start = (x, y) if x > 0.9 and 0 <= y <= 1 else (1.03, height)
+        leader = style | {"linewidth": 0.7, "linestyle": "-", "markevery": [1]}
+        axes.plot(*np.transpose([start, (1.03, height)]), transform=axes.transAxes, clip_on=False, **leader)
+        axes.text(
+            1.03,
+            height,
+            f"   {label}",
+            transform=axes.transAxes,
             va="center",
             fontsize=9,
-            weight="bold" if label in bold else "normal",
-            color=color,
-            arrowprops=arrow,
-            annotation_clip=False,
+            color=style["color"],
+            alpha=style.get("alpha"),
         )
 
 
 def spread(heights, apart):
     """Heights that descend, moved as little as possible so that each lies at least `apart` below the one before: from
-    the top down, and up again from the bottom of the axes."""
-    heights = list(heights)
-    for i in range(1, len(heights)):
-        heights[i] = min(heights[i], heights[i - 1] - apart)
-    floor = 0.0
-    for i in reversed(range(len(heights))):
-        heights[i] = max(heights[i], floor)
-        floor = heights[i] + apart
-    return heights
+    the top of the axes down, and up again from their bottom."""
+    steps = apart * np.arange(len(heights))
+    spaced = np.minimum.accumulate(np.minimum(heights, 1 - apart / 2) + steps) - steps
+    return np.maximum(spaced, steps[::-1])

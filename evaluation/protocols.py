@@ -164,12 +164,11 @@ def choose_lengths(given, training_lengths):
 
 
 class Fixed(Protocol, name="fixed", stem="length"):
-    question = "how does the loss of the same tokens change as their context grows?"
-    panels = {"delta": "Δ: change of the loss (nats; log beyond ±0.1)"}
+    question = "How does the loss of the same tokens change as their context grows?"
 
 
 class Sliding(Protocol, name="sliding"):
-    question = "windows one stride apart over the same text, each scoring only its last stride: common in papers"
+    question = "Windows one stride apart over the same text, each scoring only its last stride: common in papers"
     default_blocks = 128
     targets = f"the same {{n_blocks}} blocks of {STRIDES} strides of {{block_tokens:,}} tokens at every length"
 
@@ -181,7 +180,7 @@ class Sliding(Protocol, name="sliding"):
 
 
 class NonOverlapping(Protocol, name="nonoverlapping"):
-    question = "the same text cut into windows of each length, with every token scored: the headline number of papers"
+    question = "The same text cut into windows of each length, with every token scored: the headline number of papers"
     has_block_tokens = False
     default_blocks = 64
     columns = Protocol.columns | {"real": "real"}
@@ -215,7 +214,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
 
 
 class Position(Protocol, name="position"):
-    question = "the longest windows only: the mean loss at the positions between one length and the next"
+    question = "The longest windows only: the mean loss at the positions between one length and the next"
     has_block_tokens = False
     default_blocks = 64
     column = "up to"
@@ -240,7 +239,7 @@ class Position(Protocol, name="position"):
 
 
 class Context(Protocol, name="context"):
-    question = "fixed, and again with the context beyond the training length cut off, replaced or shuffled"
+    question = "Fixed, and again with the context beyond the training length cut off, replaced or shuffled"
     columns = {"loss": "", "over_cut": "over cut", "over_foreign": "over foreign", "over_shuffled": "over shuffled"}
     panels = {
         "over_cut": "nats gained over no context beyond the training length",

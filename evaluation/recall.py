@@ -103,7 +103,7 @@ class Answers:
 
 
 class Recall(Answers, Protocol, name="recall", stem="recall"):
-    question = "for a run on recall_char: how far back in the context does the model find an answer?"
+    question = "For a run on recall_char: how far back in the context does the model find an answer?"
     column = "distance ≥"
     axis = "tokens from the fact to the question, at least"
     columns = {"accuracy": "", "loss": "loss"}

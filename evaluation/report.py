@@ -2,14 +2,15 @@
 
 import json
 import shutil
-import textwrap
 from pathlib import Path
 
 import numpy as np
 
-from evaluation.pictures import figure_of, label_ends, line_styles, mark_training_lengths, symlog
+from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
 from evaluation.protocols import signed
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
+
+VERBS = {"flat": "stayed flat", "undecided": "may have risen", "rises": "rose", "fails": "failed"}
 
 
 def result_of(protocol, line):
@@ -141,60 +142,83 @@ def numbers_of(inputs, protocol, results):
 # Pictures and charts
 
 
-def draw(protocol, results, words):
-    """The picture: for each panel a line with its interval per result, and a thin line per seed. Its title has the
-    words. Kept results beside other runs are in the background: thin, with neither."""
-    n = len(protocol.panels)
-    question = protocol.question[0].upper() + protocol.question[1:]
-    title = f"{textwrap.fill(question, 100)}\n{'; '.join(words)}"
-    figure, panels = figure_of(n, title, width=9 if n == 1 else 6, height=5, sharey=True)
+def draw(protocol, results, changes, delta):
+    """The picture: for each panel, a line per result. Its title says what the lines did past the training length. Kept
+    results beside other runs are in the background. delta: draw Δ instead of the loss."""
     kept = {name for name, result in results.items() if result["kept"]}
     background = kept if len(kept) < len(results) else set()
-    ends_of_panels = [
-        draw_panel(axes, protocol, results, key, background) for axes, key in zip(panels, protocol.panels, strict=True)
-    ]
-    for axes, ends in zip(panels, ends_of_panels, strict=True):  # last, when the panels' shared limits are known
-        label_ends(axes, ends, bold={*results} - background if background else ())
-    caption = "shaded: 95%, over the text, and over the seeds if there are several; thin lines: single seeds"
-    if background:
-        caption += "; thin with markers: kept results"
-    figure.supxlabel(caption, fontsize=8, color="0.4")
+    failing = set()
+    panels = protocol.panels
+    title = protocol.question
+    notes = f"text: {protocol.dataset.name}; thin lines without markers: single seeds"
+    if "loss" in panels:
+        failing = {name for name, result in results.items() if "rise" in result and result["rise"]["mean"] > FAILED}
+        notes = f"{title}\n{notes}; failed: rose by more than {FAILED:g} nats"
+        title = finding(protocol, results, background, failing)
+        if delta:
+            panels = {"delta": "change of the loss from the training length (nats)"}
+    if "loss" not in panels:
+        notes += "; shaded: 95%, over the text, and over the seeds if there are several"
+    if changes:
+        title += f" ({', '.join(changes)})"
+
+    n = len(panels)
+    figure, axes_of_panels = figure_of(n, title, width=10 if n == 1 else 6, height=5, sharey=True)
+    for axes, (key, label) in zip(axes_of_panels, panels.items(), strict=True):
+        axes.set_ylabel(label)
+        ends = draw_panel(axes, protocol, results, key, background, failing)
+    label_ends(axes, ends)  # of the last panel, when the limits are known
+    figure.supxlabel(notes, fontsize=8, color="0.4")
     return figure
 
 
-def draw_panel(axes, protocol, results, key, background):
+def finding(protocol, results, background, failing):
+    """What the lines did past the training length, in words."""
+    words = {}
+    for name, result in results.items():
+        if name not in background and "rise" in result and result["training_length"] < protocol.shown[-1]:
+            words[name] = "fails" if name in failing else result["rise"]["verdict"]
+    clauses = []
+    for word, verb in VERBS.items():
+        names = [name for name in words if words[name] == word]
+        if names:
+            clauses.append(f"{', '.join(names)} {verb}")
+    return f"Past the training length, {'; '.join(clauses) or 'nothing was measured'}"
+
+
+def draw_panel(axes, protocol, results, key, background, failing):
     """Draws one value of all results. Returns the labels of the lines, as label_ends takes them."""
-    shown = protocol.shown
-    styles = line_styles((Path(name).name, result["pos_scheme"]) for name, result in results.items())
-    if key == "delta":
-        symlog(axes)
-    labels = []
+    styles = line_styles((Path(name).stem, result["pos_scheme"]) for name, result in results.items())
+    longest = protocol.shown[-1]
+    in_view = []
+    ends = []
     for style, (name, result) in zip(styles, results.items(), strict=True):
         values = {n: value for n, value in result["values"][key].items() if value}
-        lengths = list(values)
-        mean, low, high, seeds = (
-            [value[part] for value in values.values()] for part in ("mean", "low", "high", "seeds")
-        )
-        longest = max((n for n, value in result["values"]["loss"].items() if value), default=0)
-        label = name + result["note"]
-        if longest < shown[-1]:
-            label += f" (undefined past {longest:,})"
-        labels.append((label, style["color"], (longest, mean[-1]) if shown[-1] in values else None))
+        curve = {n: value["seeds"] for n, value in values.items()}
         if name in background:
-            axes.plot(lengths, mean, **style | {"lw": 0.8, "markersize": 3, "alpha": 0.7})
-            continue
-        axes.plot(lengths, mean, **style)
-        axes.fill_between(lengths, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        if len(result["seeds"]) > 1:
-            axes.plot(lengths, seeds, color=style["color"], lw=0.5, alpha=0.5)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(shown, [f"{n:,}" for n in shown])
-    axes.minorticks_off()
-    axes.margins(x=0.02)
-    axes.grid(alpha=0.25)
-    mark_training_lengths(axes, protocol.training_lengths)
-    axes.set(xlabel=protocol.axis, ylabel=protocol.panels[key])
-    return labels
+            curve = {n: [value["mean"]] for n, value in values.items()}
+            style |= {"linewidth": 0.8, "markersize": 3, "alpha": 0.7}
+        elif key != "loss":
+            low = [value["low"] for value in values.values()]
+            high = [value["high"] for value in values.values()]
+            axes.fill_between(list(values), low, high, color=style["color"], alpha=0.15, linewidth=0)
+        draw_curve(axes, curve, style)
+        for n, seeds in curve.items():
+            if name not in failing or n <= result["training_length"]:
+                in_view.extend(seeds)
+        last = max(curve, default=longest)
+        height = np.mean(curve.get(last, np.nan))
+        label = name + result["note"]
+        if name in failing:
+            label += f" rises to {height:.2f} at {longest:,}"
+        elif last < longest:
+            label += f": undefined past {last:,}"
+        ends.append((label, style, (last, height)))
+    length_axis(axes, protocol.shown, protocol.training_lengths)
+    if key in ("loss", "delta") and len(failing) < len(results):
+        cut_off(axes, in_view)
+    axes.set_xlabel(protocol.axis)
+    return ends
 
 
 def charts(protocol, results, x):

@@ -25,7 +25,7 @@ def encode(examples, tokenizer):
 
 
 class Task(Answers, Protocol, name="task", stem="task"):
-    question = "for a run on a task such as copy_char: are the answers still exact when the examples are longer?"
+    question = "For a run on a task such as copy_char: are the answers still exact when the examples are longer?"
     column = "symbols"
     axis = "symbols of an example"
     columns = {"exact": "", "tokens": "tokens", "exact_behind": "exact behind others"}

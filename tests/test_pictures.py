@@ -5,11 +5,13 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
-from conftest import build
+from conftest import ROOT, build, dataset_of, protocol_of
 from matplotlib import font_manager
 
-from benchmark.pictures import draw_seeing
+from benchmark.pictures import draw_decision, draw_seeing
+from evaluation.lines import Line
 from evaluation.pictures import COLORS, figure_of, line_styles, spread
+from evaluation.report import draw, result_of
 from model import alibi_slopes, scheme_names
 from run.drawing import save_picture
 from tools import pictures
@@ -43,13 +45,14 @@ def test_scores_give_the_models_own_attention(scheme):
         torch.testing.assert_close(mixed.transpose(1, 2).flatten(-2), y, rtol=1e-4, atol=1e-5)
 
 
-def test_one_command_draws_everything_and_ignores_other_folders(trained, tmp_path, monkeypatch):
-    runs = [str(trained(scheme)) for scheme in ("learnable", "t5", "rope")]
+def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
+    runs = [str(trained(scheme)) for scheme in ("t5", "rope")]
     monkeypatch.chdir(tmp_path)
-    assert pictures.main([*runs, str(tmp_path)]) == 0
+    assert pictures.main(runs) == 0
     drawn = {path.stem for path in Path("results/schemes").glob("*.png")}
     assert drawn == {"matrices", "sinusoidal", "arrows", "dials", "t5", "scores"}
     draw_seeing().savefig(tmp_path / "seeing.png")
+    draw_decision().savefig(tmp_path / "decision.png")
 
 
 @pytest.mark.parametrize("settings", [{"text.usetex": True}, {"font.family": ["Missing"]}])
@@ -92,6 +95,22 @@ def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same(
 
 
 def test_labels_are_far_enough_apart_and_otherwise_where_they_belong():
-    assert spread([0.9, 0.5, 0.1], 0.05) == [0.9, 0.5, 0.1]
     assert spread([0.9, 0.5, 0.5, 0.49, 0.1], 0.05) == pytest.approx([0.9, 0.5, 0.45, 0.4, 0.1])
-    assert spread([0.03, 0.02, 0.01], 0.05) == pytest.approx([0.1, 0.05, 0])
+    assert spread([3, 0.03, 0.02, 0.01], 0.05) == pytest.approx([0.975, 0.1, 0.05, 0])
+
+
+def picture(*names):
+    """The highest loss in view, and the title, of the picture of kept lines."""
+    protocol = protocol_of("fixed", dataset_of("x" * 9000), trained=128)
+    results = {name: result_of(protocol, Line.read(ROOT / "benchmark" / name)) for name in names}
+    figure = draw(protocol, results, ["window=128"], delta=False)
+    return figure.axes[0].get_ylim()[1], figure.get_suptitle()
+
+
+def test_the_picture_ends_where_a_loss_has_failed_and_its_title_says_which():
+    rope = Line.read(ROOT / "benchmark" / "rope").arrays
+    top, title = picture("rope", "alibi", "learnable")
+    assert rope["128"].mean() + 0.1 < top < rope["256"].mean()
+    assert "alibi stayed flat; rope failed (window=128)" in title and "learnable" not in title
+    top, title = picture("rope")  # without another line, the failure is whole
+    assert top > rope["2048"].mean() and "rope failed" in title

@@ -1,6 +1,8 @@
-"""Draws the pictures of docs/position-encoding.md in results/schemes:  python -m tools.pictures out/*
+"""Draws the pictures of docs/position-encoding.md in results/schemes:
 
-T5's bias and the mean scores are those of the folders that have the name of a scheme, such as out/t5.
+    python -m tools.pictures out/{rope,alibi,none,t5}
+
+Mean scores are drawn of the runs that are named, and T5's bias if one is called t5.
 """
 
 import math
@@ -11,7 +13,7 @@ import torch
 
 import data
 from evaluation.pictures import figure_of, line_styles
-from model import GPT, GPTConfig, scheme_names
+from model import GPT, GPTConfig
 from run.checkpoint import load_checkpoint
 from run.drawing import save_picture
 from run.script import script
@@ -111,12 +113,10 @@ def mean_score_by_distance(model, tokens):
     in the first half of the training length have few keys and are left out."""
     n = tokens.size(1)
     trained = model.config.block_size
-    mean = torch.zeros(n, n, dtype=torch.float64)
-    for row in tokens[:, None]:  # one at a time, for less memory
-        for scores in attention_scores(model, row):
-            mean += scores.mean(dim=(0, 1)).double() / (model.config.n_layer * len(tokens))
-    near = torch.ones(n, n).tril().triu(1 - trained)
-    mean -= (mean * near).sum(1, keepdim=True) / near.sum(1, keepdim=True)
+    layers = [scores.mean(dim=(0, 1)).double() for scores in attention_scores(model, tokens)]
+    mean = torch.stack(layers).mean(0)
+    near = torch.ones(n, n, dtype=torch.bool).tril().triu(1 - trained)
+    mean -= mean.where(near, torch.nan).nanmean(1, keepdim=True)
     return torch.stack([mean[trained // 2 :].diagonal(trained // 2 - d).mean() for d in range(n)])
 
 
@@ -127,17 +127,35 @@ def smooth(y):
     return means[bins]
 
 
-def draw_by_distance(curves, title, ylabel):
-    """curves: (label, color, training length, y by distance)."""
+def draw_by_distance(curves, title, ylabel, scheme=""):
+    """curves: {label: y by distance}, over four training lengths. A label is a scheme, unless that is named."""
     figure, panels = figure_of(len(curves), title, width=2.5, height=3.2, sharey=True)
-    for axes, (label, color, trained, y) in zip(panels, curves, strict=True):
-        axes.plot(y.numpy(), color=color, drawstyle="steps-mid")
-        axes.axvspan(trained, 4 * trained, color="0.92", zorder=0)
+    for axes, (label, y) in zip(panels, curves.items(), strict=True):
+        n = len(y)
+        axes.plot(y.numpy(), color=color_of(scheme or label), drawstyle="steps-mid")
+        axes.axvspan(n / 4, n, color="0.92", zorder=0)
         axes.set_xscale("symlog", base=4, linthresh=1)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set(title=label, xlabel="distance (tokens)", xlim=(0, 4 * trained), ylim=(-15, 9))
+        axes.set(title=label, xlabel="distance (tokens)", xlim=(0, n), ylim=(-15, 9))
     panels[0].set_ylabel(f"{ylabel} (nats)")
     return figure
+
+
+def draw_scores(runs):
+    curves = {}
+    for name, run in runs.items():
+        text = data.load(run.dataset_name()).val
+        n = 4 * run.config.block_size
+        starts = (len(text.tokens) - n) // 8 * np.arange(8)  # of eight windows, spread over the text
+        curves[name] = smooth(mean_score_by_distance(run.model("cpu"), text.windows(starts, n - 1)))
+    return draw_by_distance(curves, "Past the training length (grey), RoPE rises again", "mean score")
+
+
+def draw_t5(run):
+    distances = torch.arange(4 * run.config.block_size)
+    bias = run.model("cpu").pos.prepare(distances, distances).T  # (heads, distances)
+    heads = {f"head {h}": values for h, values in enumerate(bias, 1)}
+    return draw_by_distance(heads, "T5's learned bias is level from distance 113 on", "bias", "t5")
 
 
 @torch.no_grad()
@@ -148,26 +166,11 @@ def main(argv):
         "arrows": [draw_arrows],
         "dials": [draw_dials],
     }
-    curves = []
-    for path in argv:
-        name = Path(path).name
-        if name not in scheme_names():
-            continue
-        run = load_checkpoint(path)
-        text = data.load(run.dataset_name()).val
-        model = run.model(torch.device("cpu"))
-        T = run.config.block_size
-        n = T if run.config.max_positions else 4 * T
-        starts = (len(text.tokens) - n) // 8 * np.arange(8)  # of eight windows, spread over the text
-        mean = mean_score_by_distance(model, text.windows(starts, n - 1))
-        curves.append((name, color_of(name), T, smooth(mean)))
-        if name == "t5":
-            bias = model.pos.prepare(torch.arange(n), torch.arange(n)).T  # (heads, distances)
-            heads = [(f"head {h}", color_of(name), T, values) for h, values in enumerate(bias, 1)]
-            figures["t5"] = [draw_by_distance, heads, "T5's learned bias is level from distance 113 on", "bias"]
-    if curves:
-        title = "Past the training length (grey), RoPE rises again"
-        figures["scores"] = [draw_by_distance, curves, title, "mean score"]
+    runs = {Path(path).name: load_checkpoint(path) for path in argv}
+    if runs:
+        figures["scores"] = [draw_scores, runs]
+    if "t5" in runs:
+        figures["t5"] = [draw_t5, runs["t5"]]
     for name, figure in figures.items():
         print(save_picture("picture", Path(f"results/schemes/{name}.png"), *figure))
     return 0
