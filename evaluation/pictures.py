@@ -46,9 +46,10 @@ def line_styles(lines):
 
 
 def draw_curve(axes, curve, style):
-    """A line through {x: values of the seeds}: their mean, and a thin line for each of several."""
+    """A line through {x: values of the seeds}: their mean, and a thin line for each of several. Seeds that are left out
+    are NaN."""
     x = list(curve)
-    axes.plot(x, [np.mean(seeds) for seeds in curve.values()], **style)
+    axes.plot(x, [np.nanmean(seeds) for seeds in curve.values()], **style)
     for seeds in zip(*curve.values(), strict=True):
         axes.plot(x, seeds, color=style["color"], linewidth=0.5, alpha=0.5)
 
