@@ -7,13 +7,13 @@ import numpy as np
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")  # Okabe and Ito
 MARKERS = "osD^vPX*<"  # one more than colours, so the first 72 lines all differ
-FAILED = 0.5  # nats: a loss that rises further has failed
 DASHES = ("-", "--", ":")
 NAMES = (  # a row for each of DASHES; where a scheme or a row has its name here, it has its style in every picture
     *("rope_nope", "dape", "fox5", "rope", "alibi", "t5", "transformer_xl", "sinusoidal"),
     *("kerple", "fire", "fox", "rope_window64", "alibi_offset", "cope", "path", "none"),
     *("pope", "ssmax", "inkling", "rope-window128", "scale_invariant", "key_offset", "gemma3", "learnable"),
 )
+FAILED = 0.5  # nats: a loss that rises further has failed
 
 
 def figure_of(columns, title, width=4.6, height=3.9, **sharing):

@@ -10,7 +10,12 @@ from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_en
 from evaluation.protocols import signed
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, rise, verdict
 
-VERBS = {"flat": "stayed flat", "undecided": "may have risen", "rises": "rose", "fails": "failed"}
+VERBS = {  # what the title of the picture says of a verdict
+    "flat": "stayed flat",
+    "undecided": "may have risen",
+    "rises": "rose",
+    "fails": "failed",
+}
 
 
 def result_of(protocol, line):
