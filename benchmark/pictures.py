@@ -1,19 +1,21 @@
-"""Draws docs/decision.png and docs/seeing.png from benchmark/:  python -m benchmark.pictures"""
+"""Draws docs/decision.png, docs/seeing.png and docs/steps.png from benchmark/:  python -m benchmark.pictures"""
 
 from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import ROOT, losses_of, read_lines, recall_by_distance, recall_of, rise_of
+from benchmark.results import BENCHMARK, ROOT, losses_of, read_lines, recall_by_distance, recall_of, rise_of
+from evaluation.lines import Line, is_line
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
+STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # the folder of each number of steps
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
 def draw_curves(axes, curves, remarks):
     """curves: {name: {x: values of the models}}. Labels are names, with remarks {name: text}, and with how many models
-    the curve is of, if they are fewer than MODELS."""
+    the curve ends, if they are fewer than MODELS."""
     names = [Path(name).name for name in curves]
     ends = []
     for style, name, curve in zip(line_styles(zip(names)), names, curves.values(), strict=True):
@@ -23,7 +25,6 @@ def draw_curves(axes, curves, remarks):
         if len(values) < MODELS:
             label += f" ({len(values)} models)"
         ends.append((label, style, (x, values.mean())))
-    length_axis(axes, list(curve), [128])
     label_ends(axes, ends)
 
 
@@ -41,6 +42,7 @@ def draw_decision():
         else:
             in_view.extend(np.concatenate([*curves[name].values()]))
     cut_off(left, in_view)
+    length_axis(left, [32, 64, 128, 256, 512, 1024, 2048], [128])
     draw_curves(left, curves, remarks)
     left.set(
         title="Past the training length, three schemes fail; DAPE is lowest",
@@ -54,6 +56,7 @@ def draw_decision():
         curves[name] = {round(128 * n): 100 * share for n, share in shares.items() if n >= 0.25}
     right.set_ylim(-2, 103)
     right.axhspan(10, 12, color="0.88", zorder=0)
+    length_axis(right, [32, 64, 128, 256, 512, 1024], [128])
     draw_curves(right, curves, {})
     right.set(
         title="But only some find what stands far back (grey: guessing)",
@@ -93,6 +96,26 @@ def draw_seeing():
     return figure
 
 
+def draw_steps():
+    """The losses at 1× and at 16× against the steps of training."""
+    figure, panels = figure_of(2, "", width=7, height=5)
+    titles = {1: "At the training length, long training levels the schemes", 16: "At 16 times the length, it does not"}
+    for axes, (multiple, title) in zip(panels, titles.items(), strict=True):
+        curves = {}
+        for name in ("dape", "fox5", "alibi", "rope_nope", "window/rope-window128"):
+            curves[name] = {}
+            for steps, folder in STEPS.items():
+                path = BENCHMARK / folder / (name if steps == 850 else Path(name).name)
+                if is_line(path):
+                    curves[name][steps] = losses_of(Line.read(path))[multiple].mean(axis=1)
+        length_axis(axes, list(STEPS), [])
+        draw_curves(axes, curves, {})
+        axes.set(title=title, xlabel="steps of training", ylabel="loss (nats per character)")
+    figure.supxlabel("thin lines: single models; 850 steps: five models of each scheme", fontsize=8, color="0.4")
+    return figure
+
+
 if __name__ == "__main__":
     draw_decision().savefig(ROOT / "docs" / "decision.png")
     draw_seeing().savefig(ROOT / "docs" / "seeing.png")
+    draw_steps().savefig(ROOT / "docs" / "steps.png")
