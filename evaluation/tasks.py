@@ -95,9 +95,9 @@ class Task(Answers, Protocol, name="task", stem="task"):
         }
 
     def learned(self, arrays):
-        """Which seeds solve the trained lengths: (seeds,)."""
-        exact = [arrays[f"exact-{n}"].mean(axis=1) for n in self.lengths if n <= tasks.LONGEST]
-        return np.mean(exact, axis=0) >= LEARNED
+        """Which seeds have learned the task: (seeds,)."""
+        exact = [arrays[f"exact-{n}"] for n in self.lengths if n <= tasks.LONGEST]
+        return np.concatenate(exact, axis=1).mean(axis=1) >= LEARNED
 
     def note(self, arrays):
         learned = self.learned(arrays)
