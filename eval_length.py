@@ -24,7 +24,7 @@ from evaluation.protocols import PROTOCOLS
 from evaluation.report import charts, draw, numbers_of, print_report, result_of
 from evaluation.seeds import group_seeds, note_differences
 from evaluation.windows import Scorer
-from model import PositionScheme, at_least, find_scheme
+from model import PositionScheme, find_scheme
 from run import files, tracking
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
@@ -69,7 +69,7 @@ class EvalConfig(Overrides):
             raise ValueError(f"--keep={self.keep} is a kept result: name its folder, --keep={Path(self.keep).parent}")
         if self.protocol not in PROTOCOLS:
             raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
+        config.at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
         tracking.check_project(self.wandb_project)
 
     def changes(self):

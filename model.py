@@ -19,23 +19,39 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Literal
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
-from config import check_choices, convert, read_layers
+from config import at_least, check_choices, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
 MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    # positions, which may differ from layer to layer (see layers)
+    pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists all schemes
+    pos_options: str = ""  # options of a scheme in schemes/, such as size=32 (t5)
+    window: int | float = 0  # a query sees only the last `window` keys; below 1: a share of block_size; 0: all
+    sink: bool = False  # each head learns the score of a sink, which takes attention but has no value (gpt-oss)
+    temperature: float = 0.0  # scores grow by this, times ln(1 + position // block_size), as in Llama 4
+    rope_theta: float = 10000.0  # rope's base
+    rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
+    rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
+    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"  # how rope extends past rope_block_size
+    rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
+    rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
+    rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
+    rope_size: float = 0.0  # yarn: the factor on q and on k; 0: 0.1·ln(rope_factor) + 1
+
+
 @dataclass(frozen=True)
-class GPTConfig:
+class GPTConfig(LayerConfig):
     # the model
     block_size: int = 1024  # tokens of context in training
     vocab_size: int = 50304  # token ids
@@ -46,26 +62,16 @@ class GPTConfig:
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
     gelu_tanh: bool = False  # the tanh approximation of GELU, as in OpenAI's GPT-2; nanoGPT uses the exact GELU
     qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper
-    pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists all schemes
-    pos_options: str = ""  # options of a scheme in schemes/, such as size=32 (t5)
-    pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
     layers: str = ""  # kinds of layers, repeated over the depth: "window=64 *3 | pos_scheme=none"; empty: all alike
-    window: int | float = 0  # a query sees only the last `window` keys; below 1: a share of block_size; 0: all
-    sink: bool = False  # each head learns the score of a sink, which takes attention but has no value (gpt-oss)
-    temperature: float = 0.0  # scores grow by this, times ln(1 + position // block_size), as in Llama 4
+    pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
-    rope_theta: float = 10000.0  # rope's base
-    rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
-    rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
-    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"  # how rope extends past rope_block_size
-    rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
-    rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
-    rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
-    rope_size: float = 0.0  # yarn: the factor on q and on k; 0: 0.1·ln(rope_factor) + 1
 
     def __post_init__(self):
+        derived = vars(self)  # no fields: they follow from the settings
+        derived["options"] = read_options(find_scheme(self.pos_scheme).options, self.pos_options)
         check_config(self)
-        object.__setattr__(self, "kinds", layer_kinds(self))  # the config of each layer
+        derived["n_keys"] = self.count_tokens("window", self.window) if self.window else math.inf  # that a query sees
+        derived["kinds"] = layer_kinds(self)  # the config of each layer
 
     @property
     def head_size(self):
@@ -75,6 +81,12 @@ class GPTConfig:
     def rotated(self):
         """How many channels of a head rope has: whole pairs."""
         return 2 * int(self.rope_partial * self.head_size / 2 + 1e-6)
+
+    def count_tokens(self, name, amount):
+        """The setting's amount as a number of tokens. Below 1, it is a share of block_size."""
+        if amount > 1 and amount % 1:
+            raise ValueError(f"{name}={amount} must be a whole number of tokens, or a share of block_size below 1")
+        return int(amount) if amount >= 1 else max(1, int(amount * self.block_size))
 
     def kind(self, settings):
         """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
@@ -88,9 +100,10 @@ class GPTConfig:
         return replace(self, layers="", **settings)
 
     @property
-    def n_keys(self):
-        """How many keys a query sees; infinite without a window."""
-        return count_tokens(self.window, self.block_size) if self.window else math.inf
+    def scheme_configs(self):
+        """What the scheme of the model and those of its layers depend on; layers with equal ones share a scheme."""
+        kinds = (self, *self.kinds)
+        return [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in kinds]
 
     @property
     def max_positions(self):
@@ -101,12 +114,10 @@ class GPTConfig:
     def check_positions(self, limit, with_gaps=False):
         """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
         for kind in (self, *self.kinds):
-            name = kind.pos_scheme
-            scheme = find_scheme(name)
-            if with_gaps and not scheme.gaps:
-                raise ValueError(f"{name} cannot take positions with gaps below {limit}")
-            if scheme.limited and limit > self.block_size:
-                raise ValueError(f"{name} positions are defined for {self.block_size} tokens, not for {limit}")
+            if with_gaps and not find_scheme(kind.pos_scheme).gaps:
+                raise ValueError(f"{kind.pos_scheme} cannot take positions with gaps below {limit}")
+        if limit > (self.max_positions or limit):
+            raise ValueError(f"{self.pos_scheme} positions are defined for {self.block_size} tokens, not for {limit}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -139,43 +150,42 @@ class Positions:
     def biased(self):
         return type(self.scheme).bias is not PositionScheme.bias
 
-    def bias(self, q, k):
-        return self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
-
     def mask(self, q, k):
-        """What attention adds to the scores: (1 or B, 1 or H, queries, keys)."""
-        mask = torch.where(self.visible(), 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
-        if self.biased:
-            mask = mask + self.tempered(self.bias(q, k))
-        return mask.to(q.dtype)
-
-    def visible(self):
-        """Which keys each query sees, itself and the `window` − 1 keys before it: (queries, keys) bool. Counts keys, so
-        positions may have gaps."""
+        """What attention adds to the scores: (1 or B, 1 or H, queries, keys). A query sees itself and the `window` − 1
+        keys before it; that counts keys, so positions may have gaps."""
         keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
         queries = keys[-len(self.q_pos) :, None]
-        return (keys <= queries) & (keys > queries - self.kind.n_keys)
+        visible = (keys <= queries) & (keys > queries - self.kind.n_keys)
+        mask = torch.where(visible, 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
+        if self.biased:
+            bias = self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
+            mask = mask + self.tempered(bias)
+        return mask.to(q.dtype)
+
+
+class Linear(nn.Linear):
+    def reset_parameters(self):
+        """Leaves the weights undefined: `GPT` draws or loads them."""
+
+
+class Embedding(nn.Embedding):
+    def reset_parameters(self):
+        """Leaves the weights undefined: `GPT` and Learnable draw or load them."""
 
 
 class CausalSelfAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.n_head = config.n_head
-        self.dropout = config.dropout
-        self.qk_norm = config.qk_norm
         self.sink = nn.Parameter(torch.empty(config.n_head)) if config.sink else None
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def project(self, x, positions, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
-        qkv = self.c_attn(x).unflatten(-1, (3, self.n_head, -1))  # (B, T, 3, H, D)
-        q, k, v = qkv.unbind(2)
-        q = q.transpose(1, 2)  # (B, H, T, D)
-        k = k.transpose(1, 2)  # (B, H, T, D)
-        v = v.transpose(1, 2)  # (B, H, T, D)
-        if self.qk_norm:
+        qkv = self.c_attn(x).unflatten(-1, (3, positions.kind.n_head, -1))  # (B, T, 3, H, D)
+        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D)
+        if positions.kind.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
         q, k = positions.scheme.rotate(q, k, x, positions.prepared, positions.layer, past)
@@ -190,7 +200,7 @@ class CausalSelfAttention(nn.Module):
             v = cache.append((positions.layer, "v"), v, positions.kind.n_keys)  # (B, H, S, D)
             positions = positions.part(slice(None), slice(-k.size(2), None))
         q = q[:, :, -len(positions.q_pos) :]
-        dropout_p = self.dropout if self.training else 0.0
+        dropout_p = positions.kind.dropout if self.training else 0.0
         y = attend(q, k, v, positions, dropout_p, self.sink)  # (B, H, n, D)
         y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
         return self.resid_dropout(self.c_proj(y))
@@ -199,8 +209,8 @@ class CausalSelfAttention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
+        self.c_fc = Linear(config.n_embd, 4 * config.n_embd, bias=config.bias)
+        self.c_proj = Linear(4 * config.n_embd, config.n_embd, bias=config.bias)
         self.gelu = nn.GELU("tanh" if config.gelu_tanh else "none")
         self.dropout = nn.Dropout(config.dropout)
 
@@ -235,13 +245,13 @@ class GPT(nn.Module):
         super().__init__()
         self.transformer = nn.ModuleDict(
             dict(
-                wte=nn.Embedding(config.vocab_size, config.n_embd),
+                wte=Embedding(config.vocab_size, config.n_embd),
                 drop=nn.Dropout(config.dropout),
                 h=nn.ModuleList([Block(kind) for kind in config.kinds]),
                 ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
             )
         )
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
         self.make_schemes(config)
         if seed is not None:
@@ -255,11 +265,10 @@ class GPT(nn.Module):
         that differ only in their windows, sinks and temperatures share one scheme. ValueError if the state dict would
         hold a table that is no parameter."""
         self.config = config
-        settings = [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in (config, *config.kinds)]
-        schemes = {kind: find_scheme(kind.pos_scheme)(kind) for kind in dict.fromkeys(settings)}
+        schemes = {c: find_scheme(c.pos_scheme)(c) for c in dict.fromkeys(config.scheme_configs)}
         self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
-        self.schemes = [schemes[kind] for kind in settings[1:]]  # of each layer
+        self.schemes = [schemes[c] for c in config.scheme_configs[1:]]  # of each layer
         for scheme in schemes.values():
             scheme.windows = [kind.n_keys for kind in config.kinds]
             for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):  # loading would undo `override`
@@ -279,8 +288,7 @@ class GPT(nn.Module):
     @classmethod
     def from_weights(cls, config, weights):
         """The model with these weights (a state dict), without copying them. RuntimeError if they do not fit."""
-        with WithoutDrawing():
-            model = cls(config, seed=None)
+        model = cls(config, seed=None)
         model.load_state_dict(dict(weights), assign=True)  # a copy of the dict: assign=True would leave a mark in it
         model.lm_head.weight = model.transformer.wte.weight
         return model
@@ -288,14 +296,13 @@ class GPT(nn.Module):
     def override(self, config):
         """Changes the windows, the temperatures or the schemes' settings in place. Returns the model. ValueError if a
         layer's new scheme has other weights than its old one."""
-        before = [self.pos, *self.schemes]
+        trained = nn.ModuleList([self.pos, *self.schemes]).state_dict()
         self.make_schemes(config)
         self.to(self.lm_head.weight.device)
-        for old, new in zip(before, [self.pos, *self.schemes], strict=True):
-            try:
-                new.load_state_dict(old.state_dict(), assign=True)
-            except RuntimeError:
-                raise ValueError(f"layers={config.layers!r}: the model has no weights for such layers") from None
+        try:
+            nn.ModuleList([self.pos, *self.schemes]).load_state_dict(trained, assign=True)
+        except RuntimeError:
+            raise ValueError(f"layers={config.layers!r}: the model has no weights for such layers") from None
         return self
 
     def flops_per_token(self):
@@ -321,9 +328,9 @@ class GPT(nn.Module):
 
         # what each layer needs of them
         prepared = {scheme: scheme.prepare(q_pos, k_pos) for scheme in (self.pos, *self.pos_kinds)}
-        layers = []
-        for n, scheme in enumerate(self.schemes):
-            layers.append(Positions(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos))
+        layers = [
+            Positions(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos) for n, scheme in enumerate(self.schemes)
+        ]
 
         # the residual stream
         x = self.pos.embed(self.transformer.wte(idx), q_pos)
@@ -380,15 +387,6 @@ class GPT(nn.Module):
         return torch.cat([idx, *tokens], dim=1)
 
 
-class WithoutDrawing(TorchFunctionMode):
-    """Inside, nn.Embedding, nn.Linear and nn.Conv1d leave their weights undefined, which saves time."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
-            return kwargs["tensor"]  # nn.init passes it by its name
-        return func(*args, **kwargs or {})
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Attention, the loss and sampling
 
@@ -431,31 +429,30 @@ def average(q, k, v, mask, dropout_p, sink):
     score in q, 1 in its own key and 0 in the others. So every kernel can have one; FlashWithSink is faster."""
     Q = q.size(2)
     D = v.size(3)
-    W = q.size(3)
-    scale = 1 / math.sqrt(D)
-    by_hand = mask is not None and mask.requires_grad and not mask.is_cuda  # only CUDA's kernels have its gradient
-    flash_with_sink = sink is not None and q.device.type == "cpu" and not by_hand and not dropout_p
+    settings = dict(is_causal=mask is None and Q > 1, scale=1 / math.sqrt(D))
+    flash_with_sink = sink is not None and mask is None and q.device.type == "cpu" and not dropout_p
     if sink is not None and not flash_with_sink:
+        channel = q.size(3)
         front = (0, 0, 1, 0)
+        q = widen(q, sink[:, None, None] * math.sqrt(D))
+        k = F.pad(k, (0, q.size(3) - channel, 1, 0))
+        k[:, :, 0, channel] = 1
         v = F.pad(v, front)
-        q = widen(q, sink[:, None, None] / scale)
-        k = F.pad(widen(k, k.new_zeros(1, 1, 1, 1)), front)
-        k[:, :, 0, W] = 1
-        if mask is not None:
-            mask = F.pad(mask, (1, 0))
-        elif Q > 1:
+        if mask is None:
             q = F.pad(q, front)  # the sink's own query, so that the others see it
-    if by_hand:
-        scores = (q * scale @ k.mT).add_(mask)
+        else:
+            mask = F.pad(mask, (1, 0))
+
+    if mask is not None and mask.requires_grad and not mask.is_cuda:  # only CUDA's kernels have its gradient
+        scores = (q * settings["scale"] @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
         return weights @ v
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
-    settings = dict(attn_mask=mask, dropout_p=dropout_p, is_causal=mask is None and Q > 1, scale=scale)
     if flash_with_sink:
         y = FlashWithSink.apply(q.to(v.dtype), k.to(v.dtype), v, sink, settings)  # autocast leaves it out
     else:
-        y = F.scaled_dot_product_attention(q, k, v, **settings)
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, **settings)
     return y[:, :, -Q:, :D]
 
 
@@ -476,7 +473,7 @@ class FlashWithSink(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, sink, y, with_sink = ctx.saved_tensors
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, y, with_sink, **ctx.settings
+            grad, q, k, v, y, with_sink, dropout_p=0.0, **ctx.settings
         )
         weight = (sink[:, None] - with_sink).exp()
         grad_sink = -(weight * (grad * y).sum(-1)).sum((0, 2))
@@ -497,15 +494,13 @@ class KVCache:
         new token sees through its window: (B, H, S, ·)."""
         T = new.size(2)
         buffer, end = self.buffers.get(key, (new[:, :, :0], 0))
-        start = max(0, end - window + 1)
+        n_older = min(end, window - 1)
         if end + T > buffer.size(2):  # room for twice as many, so that appending costs O(1) a token
-            room = (0, 0, 0, end - start + 2 * T)
-            buffer = F.pad(buffer[:, :, start:end], room)
-            end -= start
-            start = 0
+            buffer = F.pad(buffer[:, :, end - n_older : end], (0, 0, 0, n_older + 2 * T))
+            end = n_older
         buffer[:, :, end : end + T] = new
         self.buffers[key] = buffer, end + T
-        return buffer[:, :, start : end + T]
+        return buffer[:, :, end - n_older : end + T]
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -564,9 +559,8 @@ SCHEMES = {}  # name -> class; a subclass registers itself: class RoPE(PositionS
 
 def scheme_names():
     """The names of all schemes: those of this file, then the files of schemes/, without importing them."""
-    here = [name for name, cls in SCHEMES.items() if cls.__module__ == __name__]
     files = Path(__file__).with_name("schemes").glob("[!_]*.py")
-    return here + sorted(path.stem for path in files)
+    return [*CORE, *sorted(path.stem for path in files)]
 
 
 def find_scheme(name):
@@ -597,19 +591,6 @@ class PositionScheme(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.options = self.read_options(config)
-
-    @classmethod
-    def read_options(cls, config):
-        """`options` with the changes in config.pos_options, as attributes. ValueError for an unknown name."""
-        values = dict(cls.options)
-        for item in filter(None, config.pos_options.split(",")):
-            name, _, text = item.partition("=")
-            if name not in values:
-                known = ", ".join(values) or "none"
-                raise ValueError(f"pos_options: {config.pos_scheme} has no option {name!r}; its options: {known}")
-            values[name] = convert(f"pos_options: {name}", text, (float,))
-        return SimpleNamespace(**values)
 
     @staticmethod
     def check(config):
@@ -680,12 +661,11 @@ class Learnable(PositionScheme, name="learnable"):
     """Radford et al. 2019 (GPT-2): a learned vector per position, added to the token embedding. There are no vectors
     past block_size, so the scheme is undefined there."""
 
-    reads = ("pos_init",)
     limited = True
 
     def __init__(self, config):
         super().__init__(config)
-        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.wpe = Embedding(config.block_size, config.n_embd)
 
     def embed(self, x, pos):
         return x + self.wpe(pos)
@@ -701,55 +681,28 @@ def scaled_theta(config):
 
 
 def rope_frequencies(config, device):
-    """RoPE's frequencies (D/2,) and the factor on q and on k under config.rope_scaling, with s = rope_factor:
-
-    linear: p → p/s, position interpolation. Chen et al. 2023 (arXiv 2306.15595).
-    ntk: see scaled_theta.
-    yarn: keeps pairs that turn more than 32 times within the training length, slows pairs that turn less than once by
-    s, and interpolates between them with a ramp that is linear in the pair index, as in the authors' code (the paper's
-    text: linear in the number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071).
-    llama3: keeps pairs that turn more than 4 times within the training length, slows pairs that turn less than once by
-    s, and interpolates between them, linearly in the number of turns. Llama 3.1 2024 (arXiv 2407.21783).
+    """RoPE's frequencies (D/2,), and the factor on q and on k, which is 1 without scaling. For config.rope_scaling, see
+    scaled_theta (ntk) and schemes/_rope_scaling.py (the others).
 
     Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
     (arXiv 2410.06205).
     """
     D = config.rotated
-    s = config.rope_factor
-    theta = scaled_theta(config)
-    L = config.rope_block_size or config.block_size
-    freqs = frequencies(D, device, theta)
-    freqs[int(config.rope_fraction * D / 2 + 1e-6) :] = 0
-    freqs = F.pad(freqs, (0, (config.head_size - D) // 2))
-    size = 1.0
-    share = 1.0 if config.rope_scaling == "linear" else 0.0  # of the slowing that a pair gets
-    if config.rope_scaling == "llama3":
-        turns = freqs * L / (2 * math.pi)  # within the training length
-        share = ((4 - turns) / (4 - 1)).clamp(0, 1)
-    if config.rope_scaling == "yarn":
+    n_turning = int(config.rope_fraction * D / 2 + 1e-6)  # pairs
+    freqs = frequencies(D, device, scaled_theta(config))[:n_turning]
+    freqs = F.pad(freqs, (0, config.head_size // 2 - n_turning))
+    if config.rope_scaling in ("none", "ntk"):
+        return freqs, 1.0
+    import schemes._rope_scaling as laws
 
-        def pair_with(turns):  # the index of the pair that turns so many times within L
-            return D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(theta))
-
-        low = pair_with(32)
-        high = pair_with(1)
-        if config.rope_truncate:
-            low = math.floor(low)
-            high = math.ceil(high)
-        low = max(0, low)
-        high = min(D - 1, high)
-        pair = torch.arange(len(freqs), device=device, dtype=freqs.dtype)
-        share = (pair - low) / max(high - low, 0.001)
-        share = share.clamp(0, 1)
-        size = config.rope_size or 0.1 * math.log(s) + 1
-    return freqs * (1 - share) + freqs / s * share, size
+    law = getattr(laws, config.rope_scaling)
+    return law(config, freqs)
 
 
 def precompute_freqs_cis(pos, freqs, size=1.0):
     """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
     angles = pos[:, None] * freqs
-    sizes = torch.full_like(angles, size)
-    return torch.polar(sizes, angles).to(torch.complex64)
+    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
 
 
 def apply_rotary_emb(x, freqs_cis):
@@ -784,7 +737,7 @@ class RoPE(PositionScheme, name="rope"):
                 f"n_embd/n_head = {config.n_embd}/{config.n_head} = {config.head_size}"
             )
         if config.rope_scaling == "none" and config.rope_factor != 1:
-            raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling: linear, ntk or yarn")
+            raise ValueError(f"rope_factor={config.rope_factor} does nothing without rope_scaling, such as yarn")
         if not 2 / D <= config.rope_fraction <= 1:
             raise ValueError(f"rope_fraction={config.rope_fraction} must be at most 1, and turn one of {D // 2} pairs")
         at_least(1, config, "rope_factor")
@@ -855,12 +808,10 @@ class ALiBi(PositionScheme, name="alibi"):
         return widen(q, q_channels), widen(k, k_channels)
 
 
+CORE = tuple(SCHEMES)  # the schemes of this file
+
 # ----------------------------------------------------------------------------------------------------------
 # Kinds of layers, and checks of the settings
-
-
-# the fields that may differ from layer to layer
-KIND_FIELDS = ("pos_scheme", "pos_options", "window", "sink", "temperature", *RoPE.reads)
 
 
 def layer_kinds(config):
@@ -869,25 +820,13 @@ def layer_kinds(config):
         return [config] * config.n_layer
     kinds = []
     try:
-        for settings, count in read_layers(GPTConfig, KIND_FIELDS, config.layers):
+        for settings, count in read_layers(LayerConfig, config.layers):
             kinds += [config.kind(settings)] * count
         if set(kinds) != set(kinds[: config.n_layer]):
             raise ValueError(f"n_layer={config.n_layer} is too small for all of these kinds")
     except ValueError as error:
         raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
     return (kinds * config.n_layer)[: config.n_layer]
-
-
-def at_least(low, settings, *names):
-    """ValueError unless each of the settings is at least `low`."""
-    for name in names:
-        if not getattr(settings, name) >= low:  # NaN is not
-            raise ValueError(f"{name}={getattr(settings, name)} must be at least {low}")
-
-
-def count_tokens(amount, block_size):
-    """The amount, which is a number of tokens or, below 1, a share of block_size, as a number of tokens."""
-    return int(amount) if amount >= 1 else max(1, int(amount * block_size))
 
 
 def check_config(c):
@@ -899,17 +838,14 @@ def check_config(c):
         raise ValueError(f"dropout={c.dropout} must lie in [0, 1)")
     if c.n_embd % c.n_head:
         raise ValueError(f"n_embd={c.n_embd} must be a multiple of n_head={c.n_head}")
-    if c.window > 1 and c.window % 1:
-        raise ValueError(f"window={c.window} must be a number of tokens, or a share of block_size below 1")
 
     # the scheme and its own settings
     scheme = find_scheme(c.pos_scheme)
-    reserved = {name for cls in SCHEMES.values() for name in cls.reads}
-    for name in sorted(reserved, reverse=True):  # rope_scaling before rope_factor
-        if name not in scheme.reads and getattr(c, name) != getattr(GPTConfig, name):
-            readers = " and ".join(other for other in scheme_names() if name in find_scheme(other).reads)
-            raise ValueError(f"{name} is an option of pos_scheme {readers}, not of {c.pos_scheme}")
-    scheme.read_options(c)
+    reserved = {name for cls in SCHEMES.values() for name in cls.reads} - {*scheme.reads}
+    unread = [name for name in sorted(reserved) if getattr(c, name) != getattr(GPTConfig, name)]
+    if unread:
+        settings = ", ".join(scheme.reads) or "none"
+        raise ValueError(f"{', '.join(unread)} does nothing with pos_scheme={c.pos_scheme}; its settings: {settings}")
     scheme.check(c)
     if c.sink and scheme.shifted:
         raise ValueError(f"{c.pos_scheme} cannot have a sink: it computes the scores of a query up to a constant")

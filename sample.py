@@ -14,7 +14,6 @@ import torch
 
 import config
 from data.tokenizers import named_tokenizer, tokenizer_from
-from model import at_least
 from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
@@ -36,9 +35,9 @@ class SampleConfig(Overrides):
 
     def __post_init__(self):
         super().__post_init__()
-        at_least(1, self, "num_samples", "max_new_tokens")
-        at_least(0, self, "temperature", "top_k", "seed")
-        at_least(1e-6, self, "top_p")
+        config.at_least(1, self, "num_samples", "max_new_tokens")
+        config.at_least(0, self, "temperature", "top_k", "seed")
+        config.at_least(1e-6, self, "top_p")
 
 
 def find_tokenizer(cfg, checkpoint):

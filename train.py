@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import config
 import data
-from model import GPT, GPTConfig, at_least, scheme_names
+from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
@@ -79,10 +79,12 @@ class TrainConfig(GPTConfig):
     def __post_init__(self):
         config.check_choices(self)
         model_config = self.model_config(self.vocab_size or 1)  # checks the model's fields
-        at_least(1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval")
-        at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
+        config.at_least(
+            1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
+        )
+        config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
-            at_least(self.block_size, self, "max_position")
+            config.at_least(self.block_size, self, "max_position")
             model_config.check_positions(self.max_position, with_gaps=True)
         check_project(self.wandb_project)
         if self.resume and self.overwrite:

@@ -17,6 +17,7 @@ import sys
 import typing
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 VERSION = "0.1.0"
 PathName = typing.Annotated[str, Path]  # the type of a setting that may be a path: `~` is the home folder
@@ -116,7 +117,9 @@ def convert(key, given, types):
             value = value.capitalize()
         with contextlib.suppress(ValueError, SyntaxError):
             value = ast.literal_eval(value)
-        if float in types and re.fullmatch(r"[1-9]\d*/[1-9]\d*", str(value)) and Fraction(value) < 1:
+        if float in types and re.fullmatch(r"[1-9]\d*/[1-9]\d*", str(value)):
+            if Fraction(value) >= 1:
+                raise ValueError(f"{key}={given}: a share must be below 1")
             value = float(Fraction(value))
     if float in types and type(value) is int:
         value = float(value)
@@ -127,23 +130,42 @@ def convert(key, given, types):
     return os.path.expanduser(value) if Path in types else value
 
 
-def read_layers(cls, names, text):
+def read_layers(cls, text):
     """Kinds of layers in a text such as "window=1/2 *3 | pos_scheme=none": a list of ({field of cls: value}, count). A
-    kind may set the fields `names`; a boolean as a bare word. ValueError for anything else."""
+    boolean may be a bare word. ValueError for anything else."""
     kinds = []
     for part in text.split("|"):
         settings = {}
         count = 1
         for word in part.split():
-            if re.fullmatch(r"\*[1-9]\d*", word):
+            if word.startswith("*"):
+                if not re.fullmatch(r"\*[1-9]\d*", word):
+                    raise ValueError(f"{word} must be a count of at least 1, such as *3")
                 count = int(word[1:])
-            elif word.partition("=")[0] in names:
+            else:
                 name, value = parse_flag(cls, word)
                 settings[name] = value
-            else:
-                raise ValueError(f"{word} is neither a count of at least *1 nor one of: {', '.join(names)}")
         kinds.append((settings, count))
     return kinds
+
+
+def read_options(defaults, text):
+    """The numbers in a text such as "size=32,tau=4", as attributes. Those that it does not set have their defaults.
+    ValueError for an unknown name."""
+    values = dict(defaults)
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        if name not in values:
+            raise ValueError(f"pos_options: there is no option {name!r}; the scheme's: {', '.join(values) or 'none'}")
+        values[name] = convert(f"pos_options: {name}", value, (float,))
+    return SimpleNamespace(**values)
+
+
+def at_least(low, settings, *names):
+    """ValueError unless each of the settings is at least `low`."""
+    for name in names:
+        if not getattr(settings, name) >= low:  # NaN is not
+            raise ValueError(f"{name}={getattr(settings, name)} must be at least {low}")
 
 
 def check_choices(cfg):

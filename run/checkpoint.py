@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from config import check_choices, checked, read_layers
-from model import GPT, KIND_FIELDS, GPTConfig, find_scheme
+from model import GPT, GPTConfig, LayerConfig, find_scheme
 from run import files, foreign
 from run.device import DType
 
@@ -123,7 +123,7 @@ class Checkpoint:
                 flags = " ".join(f"--{change}" for change in stretch)
                 raise ValueError(f"{flags} needs a layer with rope and without a window, and this model has none")
             parts = []  # of the text that read_layers reads
-            for settings, count in read_layers(GPTConfig, KIND_FIELDS, c.layers):
+            for settings, count in read_layers(LayerConfig, c.layers):
                 settings |= changes_of(c.kind(settings), overrides, length, temperature)
                 words = [f"{name}={value}" for name, value in settings.items()]
                 parts.append(" ".join([*words, f"*{count}"]))

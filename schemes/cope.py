@@ -3,7 +3,8 @@ import math
 import torch
 import torch.nn as nn
 
-from model import PositionScheme, at_least
+from config import at_least
+from model import PositionScheme
 
 
 class CoPE(PositionScheme, name="cope"):
@@ -16,16 +17,13 @@ class CoPE(PositionScheme, name="cope"):
 
     options = {"p_max": 64.0}
 
-    @classmethod
-    def check(cls, config):
-        options = cls.read_options(config)
-        at_least(1, options, "p_max")
-        if options.p_max % 1:
-            raise ValueError(f"pos_options: p_max={options.p_max} must be a whole number")
+    @staticmethod
+    def check(config):
+        at_least(1, config.options, "p_max")
 
     def __init__(self, config):
         super().__init__(config)
-        self.p_max = int(self.options.p_max)
+        self.p_max = int(config.options.p_max)
         self.e = nn.Parameter(torch.empty(config.n_layer, config.head_size, self.p_max + 1))
 
     def init_weights(self, generator):

@@ -21,7 +21,6 @@ class FoX(PositionScheme, name="fox"):
     """
 
     options = {"b": 0.0}
-    reads = ("pos_init",)
     no_decay = ("b",)
     shifted = True
 
@@ -32,7 +31,7 @@ class FoX(PositionScheme, name="fox"):
 
     def init_weights(self, generator):
         nn.init.normal_(self.w, std=self.config.pos_init, generator=generator)
-        nn.init.constant_(self.b, self.options.b)
+        nn.init.constant_(self.b, self.config.options.b)
 
     def rotate(self, q, k, x, prepared, layer, past):
         dtype = torch.promote_types(x.dtype, torch.float32)

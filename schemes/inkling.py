@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, count_tokens, widen
+from model import PositionScheme, widen
 
 
 class Inkling(PositionScheme, name="inkling"):
@@ -24,31 +24,21 @@ class Inkling(PositionScheme, name="inkling"):
     """
 
     options = {"extent": 0.5}
-    reads = ("pos_init",)
     no_decay = ("p",)
     width = 16
 
-    @classmethod
-    def read_extent(cls, config):
+    @staticmethod
+    def extent(config):
         """Up to which distance there is a bias, in tokens."""
-        return count_tokens(cls.read_options(config).extent, config.block_size)
-
-    @classmethod
-    def check(cls, config):
-        extent = cls.read_options(config).extent
-        if not 0 < extent <= config.block_size or (extent > 1 and extent % 1):
-            raise ValueError(
-                f"pos_options: extent={extent} must be a whole number of tokens, at most block_size="
-                f"{config.block_size}, or a share of it below 1"
-            )
+        return config.count_tokens("pos_options: extent", min(config.options.extent, config.block_size))
 
     def __init__(self, config):
         super().__init__(config)
         self.w = nn.Parameter(torch.empty(config.n_layer, config.n_head * self.width, config.n_embd))
-        self.p = nn.Parameter(torch.empty(self.read_extent(config), config.n_layer, self.width))
+        self.p = nn.Parameter(torch.empty(self.extent(config), config.n_layer, self.width))
 
     def start_from(self, config):
-        self.p.data[self.read_extent(config) :] = 0
+        self.p.data[self.extent(config) :] = 0
 
     def rotate(self, q, k, x, prepared, layer, past):
         r = F.linear(x, self.w[layer])

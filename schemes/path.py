@@ -20,7 +20,6 @@ class PaTH(PositionScheme, name="path"):
     gives all a of a step.
     """
 
-    reads = ("pos_init",)
     no_decay = ("b",)
     rank = 32
     width = 3  # of the convolution

@@ -2,7 +2,8 @@ import math
 
 import torch
 
-from model import RoPE, at_least, frequencies, precompute_freqs_cis
+from config import at_least
+from model import RoPE, frequencies, precompute_freqs_cis
 
 
 class ScaleInvariant(RoPE, name="scale_invariant"):
@@ -17,10 +18,10 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
     reads = ()
     options = {"tau": 10.0}
 
-    @classmethod
-    def check(cls, config):
-        super().check(config)
-        at_least(1e-6, cls.read_options(config), "tau")
+    @staticmethod
+    def check(config):
+        RoPE.check(config)
+        at_least(1e-6, config.options, "tau")
 
     def prepare(self, q_pos, k_pos):
         freqs = frequencies(self.config.head_size, q_pos.device)
@@ -29,6 +30,6 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         distance = (q_pos[:, None] - k_pos).clamp(min=0)
-        L = torch.log1p(distance / self.options.tau)
+        L = torch.log1p(distance / self.config.options.tau)
         scores = q @ k.mT / math.sqrt(q.size(-1))
         return ((1 + 2 * L).sqrt() - 1) * scores - 2 * L

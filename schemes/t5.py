@@ -4,7 +4,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, at_least
+from config import at_least
+from model import PositionScheme
 
 
 class T5(PositionScheme, name="t5"):
@@ -18,13 +19,12 @@ class T5(PositionScheme, name="t5"):
 
     n_buckets = 32
     max_distance = 128
-    reads = ("pos_init",)
     options = {"size": 64.0}
     no_decay = ("table",)
 
-    @classmethod
-    def check(cls, config):
-        at_least(1e-6, cls.read_options(config), "size")
+    @staticmethod
+    def check(config):
+        at_least(1e-6, config.options, "size")
 
     def __init__(self, config):
         super().__init__(config)
@@ -46,7 +46,7 @@ class T5(PositionScheme, name="t5"):
         n = max(len(k_pos), self.max_distance)
         distance = torch.arange(n, device=k_pos.device)
         distance = distance.clamp(max=self.config.block_size - 1)  # no untrained bucket is ever used
-        return self.options.size * F.embedding(self.bucket(distance), self.table)
+        return self.config.options.size * F.embedding(self.bucket(distance), self.table)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         distance = q_pos[:, None] - k_pos

@@ -14,7 +14,6 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
     Deviation: there is no segment memory.
     """
 
-    reads = ("pos_init",)
     no_decay = ("u", "v")
     gaps = False  # the relative shift counts keys
     check = staticmethod(Sinusoidal.check)  # n_embd must be even, as for sinusoidal
