@@ -38,7 +38,6 @@ CHANGES = (  # of the trained models
     "temperature",
     "rope_scaling",
     "rope_factor",
-    "rope_theta",
     "max_position",
 )
 

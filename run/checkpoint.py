@@ -33,7 +33,6 @@ class Overrides:
     layers: str | None = None  # other kinds of layers, with the same weights
     rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
     rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
-    rope_theta: float | None = None  # for a rope run: its base
     # this call
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
@@ -61,7 +60,7 @@ def changes_of(kind, overrides, length, temperature):
             factor = max(1.0, length / (kind.rope_block_size or kind.block_size))
         elif overrides.layers is None:  # as trained, and more past block_size; with --layers, as that says
             factor *= max(1.0, length / kind.block_size)
-        changes |= {"rope_scaling": scaling, "rope_factor": factor, "rope_theta": overrides.rope_theta}
+        changes |= {"rope_scaling": scaling, "rope_factor": factor}
     return {name: value for name, value in changes.items() if value not in (None, getattr(kind, name))}
 
 
@@ -118,7 +117,7 @@ class Checkpoint:
                 c = replace(c, layers=overrides.layers)
             if [kind.sink for kind in c.kinds] != [kind.sink for kind in self.config.kinds]:
                 raise ValueError("a model learns its sinks, so that layers cannot add or remove them")
-            stretch = overrides.changed(("rope_scaling", "rope_factor", "rope_theta"))
+            stretch = overrides.changed(("rope_scaling", "rope_factor"))
             if stretch and not any(map(can_stretch, c.kinds)):
                 flags = " ".join(f"--{change}" for change in stretch)
                 raise ValueError(f"{flags} needs a layer with rope and without a window, and this model has none")

@@ -56,14 +56,11 @@ class Optimizer:
         return states
 
     def load_state_dict(self, states):
-        """Loads the moments of a state_dict; rates, decay and betas remain those of this call. ValueError unless they
-        fit each parameter: the fused optimizer would write past the end of a smaller tensor."""
+        """Loads the moments of a state_dict; rates, decay and betas remain those of this call."""
         for name, part in self.parts.items():
             for p in params_of(part):
-                for key, t in states[name][self.names[p]].items():  # none if the parameter never had a gradient
-                    if t.shape != (() if key == "step" else p.shape):
-                        raise ValueError(f"the {key} of {self.names[p]} does not fit")
-                    part.state[p][key] = t.to(p)
+                state = states[name][self.names[p]]  # empty if the parameter never had a gradient
+                part.state[p] = {key: t.to(p) for key, t in state.items()}
 
 
 def params_of(part):

@@ -80,13 +80,10 @@ def start(cfg, model, optimizer, dataset, run, source):
 
 
 def resume(run, cfg, model, optimizer, dataset):
-    """Loads a Checkpoint of this run and returns what `start` does. ValueError if it is another run, or damaged."""
+    """Loads a Checkpoint of this run and returns what `start` does. ValueError if it is another run."""
     changed = changed_settings(run, cfg, dataset)
     model.load_state_dict(run.weights)
-    try:
-        optimizer.load_state_dict(run.optimizer)
-    except Exception:  # whatever a damaged file provokes
-        raise ValueError(f"cannot resume {run.path}: its optimizer state does not fit") from None
+    optimizer.load_state_dict(run.optimizer)
     run.weights.clear()
     run.optimizer.clear()
     messages = [f"resumed after step {run.step}", *(f"with {name}={value}" for name, value in changed.items())]
@@ -130,8 +127,10 @@ def initialise(model, source, dataset):
             messages.append(f"{name} keeps its first {n} rows, {len(new) - n} start untrained")
         else:
             raise ValueError(f"{source.path} has another size: {name} does not fit the new model")
-    if source.config.pos_scheme == model.config.pos_scheme:
-        model.pos.start_from(source.config)
+    schemes = (model.pos, *model.pos_kinds)
+    for scheme, old_config in zip(schemes, dict.fromkeys(source.config.scheme_configs), strict=False):
+        if scheme.config.pos_scheme == old_config.pos_scheme:
+            scheme.start_from(old_config)
     for name in weights:
         if not name.startswith(("pos.", "pos_kinds.")):
             raise ValueError(f"{source.path} has weights that this model does not have, such as {name}")

@@ -31,9 +31,6 @@ def gpt2_config(transformers, c, shared):
     return transformers.GPT2Config(
         n_positions=c.block_size,
         activation_function="gelu_new" if c.gelu_tanh else "gelu",
-        resid_pdrop=c.dropout,
-        embd_pdrop=c.dropout,
-        attn_pdrop=c.dropout,
         **shared,
     )
 
@@ -56,8 +53,6 @@ def gpt_neox_config(transformers, c, shared):
         hidden_act="gelu_new" if c.gelu_tanh else "gelu",
         rope_parameters=rope,
         use_parallel_residual=False,
-        attention_dropout=c.dropout,
-        hidden_dropout=c.dropout,
         **shared,
     )
     # the same for transformers before 5.4: it reads these, and fails if it lacks the rope_type
