@@ -265,10 +265,11 @@ class GPT(nn.Module):
         that differ only in their windows, sinks and temperatures share one scheme. ValueError if the state dict would
         hold a table that is no parameter."""
         self.config = config
-        schemes = {c: find_scheme(c.pos_scheme)(c) for c in dict.fromkeys(config.scheme_configs)}
+        configs = config.scheme_configs
+        schemes = {c: find_scheme(c.pos_scheme)(c) for c in dict.fromkeys(configs)}
         self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
-        self.schemes = [schemes[c] for c in config.scheme_configs[1:]]  # of each layer
+        self.schemes = [schemes[c] for c in configs[1:]]  # of each layer
         for scheme in schemes.values():
             scheme.windows = [kind.n_keys for kind in config.kinds]
             for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):  # loading would undo `override`

@@ -1,6 +1,12 @@
 """Position schemes, one file each. The file's name is the scheme's: --pos_scheme=t5 reads schemes/t5.py."""
 
+import torch
 from torch import nn
+
+
+def learned(*shape):
+    """A parameter of a scheme, whose `init_weights` draws the first values."""
+    return nn.Parameter(torch.empty(shape))
 
 
 def draw_as_linear(p, inputs, generator):

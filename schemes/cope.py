@@ -5,6 +5,7 @@ import torch.nn as nn
 
 from config import at_least
 from model import PositionScheme
+from schemes import learned
 
 
 class CoPE(PositionScheme, name="cope"):
@@ -24,7 +25,7 @@ class CoPE(PositionScheme, name="cope"):
     def __init__(self, config):
         super().__init__(config)
         self.p_max = int(config.options.p_max)
-        self.e = nn.Parameter(torch.empty(config.n_layer, config.head_size, self.p_max + 1))
+        self.e = learned(config.n_layer, config.head_size, self.p_max + 1)
 
     def init_weights(self, generator):
         nn.init.zeros_(self.e)

@@ -1,10 +1,9 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
-from schemes import draw_as_linear
+from schemes import draw_as_linear, learned
 from schemes.kerple import KERPLE
 
 
@@ -26,9 +25,9 @@ class DAPE(KERPLE, name="dape"):
         super().__init__(config)
         n_layer = config.n_layer
         H = config.n_head
-        self.w_1 = nn.Parameter(torch.empty(n_layer, self.width, 2 * H))
-        self.b_1 = nn.Parameter(torch.empty(n_layer, self.width))
-        self.w_2 = nn.Parameter(torch.empty(n_layer, H, self.width))
+        self.w_1 = learned(n_layer, self.width, 2 * H)
+        self.b_1 = learned(n_layer, self.width)
+        self.w_2 = learned(n_layer, H, self.width)
 
     def init_weights(self, generator):
         super().init_weights(generator)

@@ -3,7 +3,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme
-from schemes import draw_as_linear
+from schemes import draw_as_linear, learned
 
 
 class FIRE(PositionScheme, name="fire"):
@@ -22,11 +22,11 @@ class FIRE(PositionScheme, name="fire"):
     def __init__(self, config):
         super().__init__(config)
         n_layer = config.n_layer
-        self.c = nn.Parameter(torch.empty(n_layer))
-        self.w = nn.Parameter(torch.empty(n_layer))
-        self.w_1 = nn.Parameter(torch.empty(n_layer, self.width))
-        self.b_1 = nn.Parameter(torch.empty(n_layer, self.width))
-        self.w_2 = nn.Parameter(torch.empty(n_layer, config.n_head, self.width))
+        self.c = learned(n_layer)
+        self.w = learned(n_layer)
+        self.w_1 = learned(n_layer, self.width)
+        self.b_1 = learned(n_layer, self.width)
+        self.w_2 = learned(n_layer, config.n_head, self.width)
 
     def init_weights(self, generator):
         nn.init.constant_(self.c, 0.1)

@@ -5,6 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
+from schemes import learned
 
 
 class FoX(PositionScheme, name="fox"):
@@ -26,8 +27,8 @@ class FoX(PositionScheme, name="fox"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.w = nn.Parameter(torch.empty(config.n_layer, config.n_head, config.n_embd))
-        self.b = nn.Parameter(torch.empty(config.n_layer, config.n_head))
+        self.w = learned(config.n_layer, config.n_head, config.n_embd)
+        self.b = learned(config.n_layer, config.n_head)
 
     def init_weights(self, generator):
         nn.init.normal_(self.w, std=self.config.pos_init, generator=generator)

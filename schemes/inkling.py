@@ -1,8 +1,7 @@
-import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
+from schemes import learned
 
 
 class Inkling(PositionScheme, name="inkling"):
@@ -34,8 +33,8 @@ class Inkling(PositionScheme, name="inkling"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.w = nn.Parameter(torch.empty(config.n_layer, config.n_head * self.width, config.n_embd))
-        self.p = nn.Parameter(torch.empty(self.extent(config), config.n_layer, self.width))
+        self.w = learned(config.n_layer, config.n_head * self.width, config.n_embd)
+        self.p = learned(self.extent(config), config.n_layer, self.width)
 
     def start_from(self, config):
         self.p.data[self.extent(config) :] = 0

@@ -1,8 +1,8 @@
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme
+from schemes import learned
 
 
 class KERPLE(PositionScheme, name="kerple"):
@@ -18,7 +18,7 @@ class KERPLE(PositionScheme, name="kerple"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.r = nn.Parameter(torch.empty(2, config.n_head, 1, 1))  # softplus makes r1 and r2 of it
+        self.r = learned(2, config.n_head, 1, 1)  # softplus makes r1 and r2 of it
 
     def init_weights(self, generator):
         r1, r2 = torch.rand(self.r.shape, generator=generator).clamp(min=1e-3)

@@ -5,7 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
-from schemes import draw_as_linear
+from schemes import draw_as_linear, learned
 
 
 class PaTH(PositionScheme, name="path"):
@@ -30,11 +30,11 @@ class PaTH(PositionScheme, name="path"):
         n_layer = config.n_layer
         C = config.n_embd
         self.head_size = config.head_size
-        self.down = nn.Parameter(torch.empty(n_layer, C, self.rank))
-        self.up = nn.Parameter(torch.empty(n_layer, self.rank, C))
-        self.conv = nn.Parameter(torch.empty(n_layer, C, 1, self.width))
-        self.v = nn.Parameter(torch.empty(n_layer, C, config.n_head))
-        self.b = nn.Parameter(torch.empty(n_layer, config.n_head))
+        self.down = learned(n_layer, C, self.rank)
+        self.up = learned(n_layer, self.rank, C)
+        self.conv = learned(n_layer, C, 1, self.width)
+        self.v = learned(n_layer, C, config.n_head)
+        self.b = learned(n_layer, config.n_head)
 
     def init_weights(self, generator):
         super().init_weights(generator)

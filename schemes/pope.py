@@ -3,6 +3,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, frequencies
+from schemes import learned
 
 
 class PoPE(PositionScheme, name="pope"):
@@ -21,7 +22,7 @@ class PoPE(PositionScheme, name="pope"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.delta = nn.Parameter(torch.empty(config.n_layer, config.n_head, 1, config.head_size))
+        self.delta = learned(config.n_layer, config.n_head, 1, config.head_size)
 
     def init_weights(self, generator):
         nn.init.zeros_(self.delta)

@@ -1,7 +1,7 @@
 import torch
-import torch.nn as nn
 
 from model import RoPE
+from schemes import learned
 
 
 class SSMax(RoPE, name="ssmax"):
@@ -15,7 +15,7 @@ class SSMax(RoPE, name="ssmax"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.s = nn.Parameter(torch.empty(config.n_layer, config.n_head, 1, 1))
+        self.s = learned(config.n_layer, config.n_head, 1, 1)
 
     def init_weights(self, generator):
         n = torch.arange(1.0, max(2, self.config.block_size) + 1)

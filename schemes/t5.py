@@ -1,11 +1,11 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from config import at_least
 from model import PositionScheme
+from schemes import learned
 
 
 class T5(PositionScheme, name="t5"):
@@ -28,7 +28,7 @@ class T5(PositionScheme, name="t5"):
 
     def __init__(self, config):
         super().__init__(config)
-        self.table = nn.Parameter(torch.empty(self.n_buckets, config.n_head))
+        self.table = learned(self.n_buckets, config.n_head)
 
     def start_from(self, config):
         last = self.bucket(torch.tensor(config.block_size - 1))  # that training reached

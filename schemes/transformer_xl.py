@@ -5,6 +5,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, Sinusoidal, frequencies
+from schemes import learned
 
 
 class TransformerXL(PositionScheme, name="transformer_xl"):
@@ -22,8 +23,8 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
         super().__init__(config)
         C = config.n_embd
         self.w_r = nn.ParameterList(torch.empty(C, C) for _ in range(config.n_layer))
-        self.u = nn.Parameter(torch.empty(config.n_head, config.head_size))
-        self.v = nn.Parameter(torch.empty(config.n_head, config.head_size))
+        self.u = learned(config.n_head, config.head_size)
+        self.v = learned(config.n_head, config.head_size)
 
     def prepare(self, q_pos, k_pos):
         """r of all layers for the distances S−1 … 0: (n_layer, H, D, S)."""

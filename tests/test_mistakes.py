@@ -36,12 +36,17 @@ MISTAKES = [
     (train.main, "--pos_scheme=rope --n_embd=6 --n_head=2", "n_embd/n_head"),
     (train.main, "--pos_scheme=sinusoidal --n_embd=15 --n_head=3", "n_embd=15"),
     (train.main, "--n_embd=10 --n_head=4", "n_head=4"),
-    (train.main, "--layers=windows=8", "windows=8"),
-    (train.main, "--layers=*0|window=8", "*0"),
+    (train.main, "--layers=windows=8", "did you mean --window?"),
+    (train.main, "--layers=n_layer=2", "--n_layer"),
+    (train.main, "--layers=*0|window=8", "*0 must be a count"),
+    (train.main, "--layers=*x|window=8", "*x must be a count"),
     (train.main, "--layers=window=8|pos_scheme=sinusoidal", "sinusoidal"),
     (train.main, "--layers=window=2/1", "2/1"),
     (train.main, "--layers=window=1.5", "window=1.5"),
     (train.main, "--layers=sink=2", "sink='2'"),
+    (train.main, "--layers=window", "--window=VALUE"),
+    (train.main, "--pos_scheme=rope --layers=rope_theta=5|pos_scheme=none|window=8", "n_layer=2"),
+    (train.main, "--pos_scheme=rope --layers=pos_scheme=none|pos_scheme=t5|rope_theta=0", "rope_theta=0"),
     (train.main, "--pos_scheme=alibi --sink", "alibi"),
     (eval_length.main, "{rope} --layers=sink", "sinks"),
     (eval_length.main, "{rope} --layers=pos_scheme=t5", "pos_scheme=t5"),
@@ -106,6 +111,9 @@ def test_mistake(main, flags, word, tiny, trained, tmp_path, monkeypatch, refuse
             monkeypatch.setenv(*argument.split("="))
         else:
             arguments.append(argument)
-    assert word.format(**names) in refused(main, *arguments)
+    message = refused(main, *arguments)
+    assert word.format(**names) in message
+    if main == train.main and "--layers" in flags:
+        assert "window=64 *3 | pos_scheme=none" in message  # its form
     assert not (tmp_path / "r").exists()
     assert contents() == before

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import ROOT, write_sample
 
 import config
+import train
 from model import GPT, GPTConfig, attend, rope_frequencies, scheme_names
 from run.checkpoint import Checkpoint, Overrides
 from run.foreign import import_transformers
+from tools import export
 from train import TrainConfig
 
 pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
@@ -409,6 +411,18 @@ def test_every_kind_of_layer_is_there_at_every_size(name):
         ours = config.load(TrainConfig, arguments).model_config(50304)
         assert {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in ours.kinds} == kinds
     assert (ours.n_layer, ours.n_embd, ours.block_size) == (12, 768, 1024)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_file_trains_resumes_writes_and_is_evaluated(name, dataset, tmp_path, evaluate, refused):
+    run = tmp_path / name
+    size = ["--n_head=2", "--n_embd=24", "--block_size=16", "--batch_size=2", f"--dataset={dataset}"]
+    train.main([str(FILES[name]), *size, "--max_iters=1", "--device=cpu", f"--out_dir={run}"])
+    train.main(["--resume", f"--out_dir={run}", "--max_iters=2", "--device=cpu"])
+    texts, _ = write_sample(run, max_new_tokens=20, num_samples=1)
+    assert len(texts[0]) == 21
+    assert evaluate(run, "--lengths=16,64").out
+    assert "cannot export" in refused(export.main, run)
 
 
 def test_a_depth_without_some_kind_of_layer_is_refused():

@@ -186,22 +186,6 @@ def test_a_setting_that_may_not_change_is_an_error_on_resuming(trained, dataset)
         changed_settings(dataclasses.replace(run, dataset_hash="another"), cfg, data.load(dataset))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda states: states["adamw"]["transformer.h.0.ln_1.weight"].update(exp_avg=torch.zeros(3)),
-        lambda states: states.pop("muon"),
-    ],
-)
-def test_an_optimizer_state_that_does_not_fit_is_one_line(change, trained, tmp_path, refused):
-    path = shutil.copytree(trained("rope"), tmp_path / "r") / "latest.pt"
-    content = torch.load(path)
-    change(content["optimizer"])
-    torch.save(content, path)
-    message = refused(main, "--resume", f"--out_dir={path.parent}", "--max_iters=6")
-    assert "latest.pt" in message and "optimizer" in message
-
-
 def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     cfg = TrainConfig(max_iters=100, warmup_iters=20, learning_rate=2.0, min_lr=0.2, muon_lr=0.1)
     for decay, quarter in (("linear", 0.775), ("cosine", 0.1 + 0.9 * (2 + math.sqrt(2)) / 4)):
@@ -242,10 +226,28 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
     resized = ("pos.wpe.weight", "pos.table", "pos.p")
     assert all(torch.equal(new[name], old[name]) for name in old if name not in resized)
     assert ("pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out) == (scheme == "learnable")
-    if scheme == "t5":  # training reached only the first 16 buckets; the others start as copies of the last of these
-        assert torch.equal(new["pos.table"], old["pos.table"][[*range(16), *[15] * 16]])
-    if scheme == "inkling":  # half of block_size; beyond the old extent, the bias was 0
-        assert torch.equal(new["pos.p"][:8], old["pos.p"]) and not new["pos.p"][8:].any()
+
+
+@pytest.mark.parametrize(
+    "flags, prefix",
+    [
+        ({}, "pos"),
+        ({"layers": "pos_options={}"}, "pos_kinds.0"),
+        ({"layers": "window=4 | pos_options={}"}, "pos_kinds.0"),
+    ],
+)
+def test_what_a_shorter_training_did_not_reach_starts_from_what_it_did(flags, prefix, trained, tmp_path):
+    """In the model's own scheme and in those of kinds of layers."""
+    for scheme, options, name in (("t5", "size=8", "table"), ("inkling", "extent=1/4", "p")):
+        layers = flags.get("layers", "").format(options)
+        run = trained(scheme, n_layer=2, layers=layers)
+        main([f"--init_from={run}", "--block_size=32", f"--out_dir={tmp_path}/{scheme}", *ONCE])
+        old = load(run).weights[f"{prefix}.{name}"]
+        new = load(tmp_path / scheme).weights[f"{prefix}.{name}"]
+        if scheme == "t5":  # only the first 16 buckets; the others start as copies of the last of these
+            assert torch.equal(new, old[[*range(16), *[15] * 16]])
+        else:  # beyond the old extent, the bias was 0
+            assert len(new) == 2 * len(old) and torch.equal(new[: len(old)], old) and not new[len(old) :].any()
 
 
 def test_a_model_that_is_initialised_goes_by_default_to_the_folder_of_its_own_scheme(trained, tmp_path, monkeypatch):
