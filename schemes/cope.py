@@ -3,7 +3,6 @@ import math
 import torch
 import torch.nn as nn
 
-from config import at_least
 from model import PositionScheme
 from schemes import learned
 
@@ -17,10 +16,6 @@ class CoPE(PositionScheme, name="cope"):
     """
 
     options = {"p_max": 64.0}
-
-    @staticmethod
-    def check(config):
-        at_least(1, config.options, "p_max")
 
     def __init__(self, config):
         super().__init__(config)

@@ -2,7 +2,6 @@ import math
 
 import torch
 
-from config import at_least
 from model import RoPE, frequencies, precompute_freqs_cis
 
 
@@ -17,11 +16,6 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
 
     reads = ()
     options = {"tau": 10.0}
-
-    @staticmethod
-    def check(config):
-        RoPE.check(config)
-        at_least(1e-6, config.options, "tau")
 
     def prepare(self, q_pos, k_pos):
         freqs = frequencies(self.config.head_size, q_pos.device)

@@ -3,7 +3,6 @@ import math
 import torch
 import torch.nn.functional as F
 
-from config import at_least
 from model import PositionScheme
 from schemes import learned
 
@@ -21,10 +20,6 @@ class T5(PositionScheme, name="t5"):
     max_distance = 128
     options = {"size": 64.0}
     no_decay = ("table",)
-
-    @staticmethod
-    def check(config):
-        at_least(1e-6, config.options, "size")
 
     def __init__(self, config):
         super().__init__(config)

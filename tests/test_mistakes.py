@@ -25,7 +25,6 @@ MISTAKES = [
     (train.main, "--pos_init=-1", "pos_init=-1.0"),
     (train.main, "--pos_scheme=t5 --pos_options=sise=2", "'sise'"),
     (train.main, "--pos_scheme=t5 --pos_options=size", "pos_options: size"),
-    (train.main, "--pos_scheme=t5 --pos_options=size=-1", "size=-1.0"),
     (train.main, "--pos_scheme=inkling --pos_options=extent=1.5", "extent=1.5"),
     (train.main, "--rope_scaling=yarn", "rope_scaling"),
     (train.main, "--max_position=300", "learnable"),
