@@ -694,9 +694,9 @@ def rope_frequencies(config, device):
     freqs = F.pad(freqs, (0, config.head_size // 2 - n_turning))
     if config.rope_scaling in ("none", "ntk"):
         return freqs, 1.0
-    import schemes._rope_scaling as laws
+    from schemes import _rope_scaling  # here, as schemes import this file; importlib would break the compiled graph
 
-    law = getattr(laws, config.rope_scaling)
+    law = getattr(_rope_scaling, config.rope_scaling)
     return law(config, freqs)
 
 

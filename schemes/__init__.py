@@ -1,4 +1,7 @@
-"""Position schemes, one file each. The file's name is the scheme's: --pos_scheme=t5 reads schemes/t5.py."""
+"""Position schemes, one file each. The file's name is the scheme's: --pos_scheme=t5 reads schemes/t5.py.
+
+_rope_scaling.py is no scheme: it has the functions of --rope_scaling.
+"""
 
 import torch
 from torch import nn
