@@ -184,7 +184,10 @@ class CausalSelfAttention(nn.Module):
     def project(self, x, positions, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
         qkv = self.c_attn(x).unflatten(-1, (3, positions.kind.n_head, -1))  # (B, T, 3, H, D)
-        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D)
+        q, k, v = qkv.unbind(2)
+        q = q.transpose(1, 2)  # (B, H, T, D)
+        k = k.transpose(1, 2)  # (B, H, T, D)
+        v = v.transpose(1, 2)  # (B, H, T, D)
         if positions.kind.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
@@ -430,12 +433,13 @@ def average(q, k, v, mask, dropout_p, sink):
     score in q, 1 in its own key and 0 in the others. So every kernel can have one; FlashWithSink is faster."""
     Q = q.size(2)
     D = v.size(3)
-    settings = dict(is_causal=mask is None and Q > 1, scale=1 / math.sqrt(D))
-    flash_with_sink = sink is not None and mask is None and q.device.type == "cpu" and not dropout_p
+    scale = 1 / math.sqrt(D)
+    by_hand = mask is not None and mask.requires_grad and not mask.is_cuda  # only CUDA's kernels have its gradient
+    flash_with_sink = sink is not None and q.device.type == "cpu" and not by_hand and not dropout_p
     if sink is not None and not flash_with_sink:
         channel = q.size(3)
         front = (0, 0, 1, 0)
-        q = widen(q, sink[:, None, None] * math.sqrt(D))
+        q = widen(q, sink[:, None, None] / scale)
         k = F.pad(k, (0, q.size(3) - channel, 1, 0))
         k[:, :, 0, channel] = 1
         v = F.pad(v, front)
@@ -444,16 +448,17 @@ def average(q, k, v, mask, dropout_p, sink):
         else:
             mask = F.pad(mask, (1, 0))
 
-    if mask is not None and mask.requires_grad and not mask.is_cuda:  # only CUDA's kernels have its gradient
-        scores = (q * settings["scale"] @ k.mT).add_(mask)
+    if by_hand:
+        scores = (q * scale @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
         return weights @ v
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
+    settings = dict(attn_mask=mask, dropout_p=dropout_p, is_causal=mask is None and Q > 1, scale=scale)
     if flash_with_sink:
         y = FlashWithSink.apply(q.to(v.dtype), k.to(v.dtype), v, sink, settings)  # autocast leaves it out
     else:
-        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, **settings)
+        y = F.scaled_dot_product_attention(q, k, v, **settings)
     return y[:, :, -Q:, :D]
 
 
@@ -474,7 +479,7 @@ class FlashWithSink(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, sink, y, with_sink = ctx.saved_tensors
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, y, with_sink, dropout_p=0.0, **ctx.settings
+            grad, q, k, v, y, with_sink, **ctx.settings
         )
         weight = (sink[:, None] - with_sink).exp()
         grad_sink = -(weight * (grad * y).sum(-1)).sum((0, 2))
