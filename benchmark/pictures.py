@@ -63,25 +63,27 @@ def draw_decision():
         xlabel="characters back to a fact (at least)",
         ylabel="facts found (%)",
     )
-    figure.supxlabel("five models of each scheme; thin lines: single models", fontsize=8, color="0.4")
+    words = "five models of each scheme, unless a label says otherwise; right: smaller ones; thin: single models"
+    figure.supxlabel(words, fontsize=8, color="0.4")
     return figure
 
 
 def draw_seeing():
     """A point for each scheme with kept answers: does its loss rise on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "No scheme is both flat (bottom) and finds nearly all far facts (right)", 8, 5)
-    lines = read_lines(".")
     names = [name for name in sorted(read_lines("recall")) if len(recall_of(name)[0])]
+    names.append("window/rope-window128")
     axes.set_ylim(-0.03, 0.3)
     ends = []
-    for style, name in zip(line_styles(zip(names)), names, strict=True):
+    styles = line_styles((Path(name).name,) for name in names)
+    for style, name in zip(styles, names, strict=True):
         shares, n_models = recall_of(name)
         found = 100 * shares
-        _, rise, width = rise_of(lines[name])
+        _, rise, width = rise_of(Line.read(BENCHMARK / name))
         mean = found.mean()
         spread = [[mean - found.min()], [found.max() - mean]]
         axes.errorbar(mean, rise, width, spread, elinewidth=0.8, **style | {"linestyle": "none"})
-        label = name
+        label = Path(name).name
         if rise > 0.3:
             label += f" rises by {rise:.2f} and finds {mean:.0f}%"
         if len(found) < n_models:
