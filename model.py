@@ -158,9 +158,12 @@ class Positions:
         visible = (keys <= queries) & (keys > queries - self.kind.n_keys)
         mask = torch.where(visible, 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
         if self.biased:
-            bias = self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer)
-            mask = mask + self.tempered(bias)
+            mask = mask + self.bias(q, k)
         return mask.to(q.dtype)
+
+    def bias(self, q, k):
+        """What the scheme adds to the scores: (1 or B, 1 or H, queries, keys)."""
+        return self.tempered(self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer))
 
 
 class Linear(nn.Linear):
