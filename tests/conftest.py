@@ -207,6 +207,28 @@ def measured(protocol, model):
     return means, arrays, scorer
 
 
+class WrittenModel:
+    """A model that is sure of the character that `following(text)` returns, and knows nothing if that is empty."""
+
+    lm_head = torch.nn.Identity()  # `hidden` returns the logits
+    lm_head.weight = torch.zeros(1)
+
+    def __init__(self, dataset, reach):
+        self.tokenizer = dataset.tokenizer
+        self.reach = reach
+        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
+
+    def hidden(self, idx, last, positions=None):
+        logits = torch.zeros(len(idx), last, self.config.vocab_size)
+        for row, ids in enumerate(idx.tolist()):
+            text = self.tokenizer.decode_bytes(ids).decode()
+            for i in range(last):
+                character = self.following(text[: len(text) - last + i + 1])
+                if character:
+                    logits[row, i, self.tokenizer.encode(character)] = 20
+        return logits
+
+
 def dataset_of(*texts):
     """A dataset of these documents, by character."""
     from data import Dataset, Split

@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from conftest import dataset_of, facts_dataset, measured, protocol_of
+from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol_of
 
 import data
 from data import recall as generator
 from data.tokenizers import CharTokenizer
 from evaluation.recall import SIGNS, choose_questions, find_questions, planted
-from model import GPTConfig
 
 
 def facts():
@@ -37,24 +35,12 @@ def test_a_text_without_facts_is_a_mistake(dataset):
         protocol_of("recall", data.load(dataset))
 
 
-class Remembers:
+class Remembers(WrittenModel):
     """Answers correctly if and only if the last mention begins within the last `reach` characters."""
 
-    lm_head = torch.nn.Identity()  # `hidden` returns the logits
-    lm_head.weight = torch.zeros(1)
-
-    def __init__(self, dataset, reach):
-        self.tokenizer = dataset.tokenizer
-        self.reach = reach
-        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
-
-    def hidden(self, idx, last, positions=None):
-        logits = torch.zeros(len(idx), last, self.config.vocab_size)
-        for row, ids in enumerate(idx.tolist()):
-            text = self.tokenizer.decode_bytes(ids).decode()
-            if known := re.findall(rf"{text[-1]}([a-zA-Z])", text[-1 - self.reach : -1]):
-                logits[row, -1, self.tokenizer.encode(known[-1])] = 20
-        return logits
+    def following(self, text):
+        known = re.findall(rf"{text[-1]}([a-zA-Z])", text[-1 - self.reach : -1])
+        return known[-1] if known else ""
 
 
 @pytest.mark.parametrize("reach", [40, 300, 10_000])

@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from conftest import dataset_of, facts_dataset, measured, protocol_of
+from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol_of
 
 from data.recall import Random
 from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of
 from eval_length import main
-from model import GPTConfig
 
 
 def insertion_sort(question):
@@ -105,30 +103,19 @@ def test_the_place_of_an_example_in_the_text_says_nothing(name):
     assert 0.3 < (places % 2).mean() < 0.7
 
 
-class Knows:
+class Knows(WrittenModel):
     """Answers by the rule if the question has at most `reach` characters, and otherwise ends the answer at once."""
 
-    lm_head = torch.nn.Identity()  # `hidden` returns the logits
-    lm_head.weight = torch.zeros(1)
-
     def __init__(self, name, dataset, reach):
+        super().__init__(dataset, reach)
         self.rule = RULES[name]
-        self.tokenizer = dataset.tokenizer
-        self.reach = reach
-        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
 
-    def hidden(self, idx, last, positions=None):
-        logits = torch.zeros(len(idx), last, self.config.vocab_size)
-        for row, ids in enumerate(idx.tolist()):
-            text = self.tokenizer.decode_bytes(ids).decode()
-            for i in range(last):
-                line = text[: len(text) - last + i + 1].split("\n")[-1]
-                question, mark, answer = line.partition(">")
-                if mark:
-                    expected = self.rule(question) if len(question) <= self.reach else ""
-                    following = (expected + "\n")[len(answer) :][:1] or "\n"
-                    logits[row, i, self.tokenizer.encode(following)] = 20
-        return logits
+    def following(self, text):
+        question, mark, answer = text.split("\n")[-1].partition(">")
+        if not mark:
+            return ""
+        expected = self.rule(question) if len(question) <= self.reach else ""
+        return (expected + "\n")[len(answer) :][:1] or "\n"
 
 
 @pytest.mark.parametrize("name", RULES)
