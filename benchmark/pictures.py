@@ -101,7 +101,10 @@ def draw_seeing():
 def draw_steps():
     """The losses at 1× and at 16× against the steps of training."""
     figure, panels = figure_of(2, "", width=7, height=5)
-    titles = {1: "At the training length, long training levels the schemes", 16: "At 16 times the length, FoX and DAPE are lowest"}
+    titles = {
+        1: "At the training length, long training levels the schemes",
+        16: "At 16 times the length, FoX and DAPE are lowest",
+    }
     for axes, (multiple, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name in ("dape", "fox5", "alibi", "rope_nope", "window/rope-window128"):

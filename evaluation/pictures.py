@@ -46,10 +46,9 @@ def line_styles(lines):
 
 
 def draw_curve(axes, curve, style):
-    """A line through {x: values of the seeds}: their mean, and a thin line for each seed that all x have. Seeds that
-    are left out are NaN."""
+    """A line through {x: values of the seeds}: their mean, and a thin line for each seed that all x have."""
     x = list(curve)
-    axes.plot(x, [np.nanmean(seeds) for seeds in curve.values()], **style)
+    axes.plot(x, [np.mean(seeds) for seeds in curve.values()], **style)
     for seeds in zip(*curve.values(), strict=False):
         axes.plot(x, seeds, color=style["color"], linewidth=0.5, alpha=0.5)
 

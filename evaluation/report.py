@@ -212,7 +212,7 @@ def draw_panel(axes, protocol, results, key, background, failing):
             if name not in failing or n <= result["training_length"]:
                 in_view.extend(seeds)
         last = max(curve, default=longest)
-        height = np.nanmean(curve[last]) if curve else np.nan
+        height = np.mean(curve[last]) if curve else np.nan
         label = name + result["note"]
         if name in failing:
             label += f" rises to {height:.2f} at {longest:,}"
