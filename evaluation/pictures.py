@@ -54,10 +54,15 @@ def draw_curve(axes, curve, style):
 
 
 def length_axis(axes, lengths, training_lengths):
-    """Makes the x axis logarithmic, with ticks at the lengths, and marks the training lengths."""
+    """Makes the x axis logarithmic, with ticks at the lengths that have room, and marks the training lengths."""
     axes.set_xscale("log", base=2)
-    labels = [f"{n:,}\ntraining\nlength" if n in training_lengths else f"{n:,}" for n in lengths]
-    axes.set_xticks(lengths, labels)
+    apart = (max(lengths) / min(lengths)) ** (1 / 16)
+    ticks = []
+    for n in [*training_lengths, *lengths]:
+        if all(max(n, tick) > apart * min(n, tick) for tick in ticks):
+            ticks.append(n)
+    labels = [f"{n:,}\ntraining\nlength" if n in training_lengths else f"{n:,}" for n in ticks]
+    axes.set_xticks(ticks, labels)
     axes.minorticks_off()
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)

@@ -155,7 +155,9 @@ def draw(protocol, results, changes, delta):
     failing = set()
     panels = protocol.panels
     title = protocol.question
-    notes = f"text: {protocol.dataset.name}; thin lines without markers: single seeds"
+    notes = f"text: {protocol.dataset.name}"
+    if any(len(result["seeds"]) > 1 for result in results.values()):
+        notes += "; thin lines without markers: single seeds"
     if "loss" in panels:
         failing = {name for name, result in results.items() if "rise" in result and result["rise"]["mean"] > FAILED}
         notes = f"{title}\n{notes}; failed: rose by more than {FAILED:g} nats"

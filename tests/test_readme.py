@@ -60,7 +60,7 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
                 config.load(importlib.import_module(script).PrepareConfig, arguments, bare_field="name")
                 continue
             extra = SIZES.get(script, [])
-            if script == "tools.bench" and "--lengths" in "".join(arguments):
+            if "--lengths" in "".join(arguments):
                 extra = [*extra, "--lengths=8,32"]
             if script == "train":
                 text = generated.get(arguments[0], dataset)

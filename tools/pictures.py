@@ -34,7 +34,9 @@ def sinusoidal_table(n):
 
 
 def draw_sinusoidal():
-    figure, panels = figure_of(3, "As in a binary counter, the first columns change fast and the last ones slowly", 3.2)
+    figure, panels = figure_of(
+        3, "As in a counter, the first columns change fast, the last ones slowly (purple: 1)", 3.2
+    )
     table = sinusoidal_table(128)
     bits = torch.arange(128)[:, None] >> torch.arange(7) & 1
     parts = {"bit": 2 * bits - 1, "sine": table[:, 0::2], "cosine": table[:, 1::2]}
@@ -45,7 +47,7 @@ def draw_sinusoidal():
 
 
 def draw_matrices():
-    figure, panels = figure_of(7, "What each scheme adds to the scores: most favour near keys", 1.8, 2.4)
+    figure, panels = figure_of(7, "How each scheme changes the scores: near keys are on the diagonal", 1.8, 2.4)
     distance = torch.arange(48)
     table = sinusoidal_table(48)
     turns = untrained("rope").prepare(distance, None)  # (48, 16)
@@ -74,7 +76,7 @@ def dial(axes, start, end, before):
 
 
 def draw_arrows():
-    figure, panels = figure_of(3, "Three tokens later, both arrows have turned: the angle between them stays", 2.5, 2.8)
+    figure, panels = figure_of(3, "The angle between q and k depends on their distance alone", 2.5, 2.8)
     for axes, (i, j) in zip(panels, ((3, 1), (6, 4), (6, 1)), strict=True):
         dial(axes, j / 13, i / 13, "1")
         axes.set(title=f"query at {i}, key at {j}", xlabel=f"distance {i - j}")
@@ -86,7 +88,9 @@ def draw_arrows():
 
 
 def draw_dials():
-    figure, panels = figure_of(6, "At twice the training length, RoPE's slower pairs reach new angles (pink)", 1.9, 2.6)
+    figure, panels = figure_of(
+        6, "At twice the training length, many of RoPE's pairs reach new angles (pink; grey: trained)", 1.9, 2.6
+    )
     for axes, pair in zip(panels, (0, 5, 6, 8, 10, 15), strict=True):
         turn = 10000 ** (-pair / 16) / (2 * math.pi)  # per token
         dial(axes, min(1, 127 * turn), min(1, 255 * turn), "0.8")
