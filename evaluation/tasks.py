@@ -79,7 +79,7 @@ class Task(Answers, Protocol, name="task", stem="task"):
         return lengths
 
     def measure(self, job, length, scorer):
-        """(examples,) each: whether all tokens of the answer are right, how many are, and their loss."""
+        """(examples,) each: whether all tokens of the answer are right, and the share that is."""
         key, n = job.split("-")
         ids, is_answer = self.examples[int(n)]
         size = self.sizes[int(n)]
@@ -88,12 +88,11 @@ class Task(Answers, Protocol, name="task", stem="task"):
             row[-size:] = torch.from_numpy(ids[i])
 
         starts = self.blocks.ends + size - 1 - length
-        losses, right = scorer.score(starts, length, size, change)
+        _, right = scorer.score(starts, length, size, change)
         kind = key.removeprefix("exact")
         return {
             job: (right | ~is_answer).all(axis=1),
             f"tokens{kind}-{n}": np.average(right, axis=1, weights=is_answer),
-            f"loss{kind}-{n}": np.average(losses, axis=1, weights=is_answer),
         }
 
     def learned(self, arrays):
@@ -110,7 +109,7 @@ class Task(Answers, Protocol, name="task", stem="task"):
         learned = self.learned(arrays)
         chosen = learned | ~learned.any()
         values = {}
-        for key in ("exact", "exact_behind", "tokens", "tokens_behind", "loss", "loss_behind"):
+        for key in ("exact", "exact_behind", "tokens", "tokens_behind"):
             shown = [n for n in self.lengths if f"{key}-{n}" in arrays]
             values[key] = {n: arrays[f"{key}-{n}"][chosen] for n in shown}
         return values

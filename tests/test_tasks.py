@@ -125,7 +125,6 @@ def test_a_model_that_knows_the_rule_is_always_right(name):
     means, arrays, _ = measured(protocol, Knows(name, dataset, reach=10**4))
     for key in ("exact", "exact_behind", "tokens", "tokens_behind"):
         assert means[key] == {n: 1 for n in (5, 10, 20, 40, 80, 160)}
-    assert max(means["loss"].values()) < 1e-3 > max(means["loss_behind"].values())
     assert protocol.note(arrays) == " (learned 1 of 1)"
 
 
