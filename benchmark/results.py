@@ -10,6 +10,7 @@ import numpy as np
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import FLAT, interval, rise, verdict
+from evaluation.tasks import learned
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -121,3 +122,12 @@ def recall_of(name, n=8):
     models were trained. Nothing and 0 if the line has no recall."""
     found, n_models = recall_by_distance(name)
     return found[n] if n_models else np.array([]), n_models
+
+
+def exact_answers(name, lengths):
+    """The share of exact answers to examples of these numbers of symbols, (models that learned the task, examples), and
+    how many models were trained. name: copy/alibi."""
+    arrays = Line.read(BENCHMARK / "tasks" / name).arrays
+    has_learned = learned(arrays)
+    exact = np.mean([arrays[f"exact-{n}"] for n in lengths], axis=0)
+    return exact[has_learned], len(has_learned)

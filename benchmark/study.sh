@@ -8,6 +8,7 @@ piece=$1; shift
 classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
 most="$classics fox5 scale_invariant dape"  # in other settings
 recipes="smollm3 command_a olmo3 gemma3 gemma4 gpt_oss gpt_oss_without_sinks granite_swa mimo_v2 glm4 inkling"
+tasked="none learnable alibi rope t5 fox5 rope_nope transformer_xl sinusoidal dape rope_sampled sinusoidal_sampled"
 newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
@@ -16,6 +17,7 @@ options() {  # what distinguishes a line from the baseline
     rope_window64) echo "config/rope.py --window=64" ;;
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
     rope_base*) echo "config/rope.py --rope_theta=${1#rope_base}" ;;
+    *_sampled) echo "config/${1%_sampled}.py --max_position=512" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
     # the positions of well-known models in four layers, with windows of a quarter
     smollm3) echo "config/rope.py --layers='*3 | pos_scheme=none'" ;;
@@ -68,6 +70,8 @@ for seed in "$@"; do
     width64|width256) for name in rope alibi t5 fox5 rope_nope dape; do
         run "$name" "$seed" "--n_embd=${piece#width}"; done ;;
     bases) for base in 20 81 1000 1e6; do run "rope_base$base" "$seed"; done ;;
+    tasks) for task in copy sort majority parity addition lookup; do
+        for name in $tasked; do piece=tasks/$task run "$name" "$seed" config/task.py "--dataset=${task}_char"; done; done ;;
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $most; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import BENCHMARK, ROOT, SETTINGS, losses_of, read_lines, recall_of, rise_of, value_of, verdicts
+from benchmark.results import (
+    BENCHMARK,
+    ROOT,
+    SETTINGS,
+    exact_answers,
+    losses_of,
+    read_lines,
+    recall_of,
+    rise_of,
+    value_of,
+    verdicts,
+)
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import verdict
@@ -127,6 +138,16 @@ def deltas(folder, multiples="2,4,8,16", names=""):
 
 
 @table
+def onset(*lengths):
+    """Δ at lengths in tokens that are hardly longer than the training length."""
+    rows = []
+    for name, line in read_lines("onset").items():
+        deltas = {n: str(value_of(f"Δ{name}@{int(n) / line.trained}", "onset")) for n in lengths}
+        rows.append({"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas)
+    return markdown(rows)
+
+
+@table
 def kinds(folder="."):
     """The rise of each line from its best length to the longest, and its models at three thresholds."""
     rows = []
@@ -231,6 +252,24 @@ def recall():
             found, _ = recall_of(name, n / 128)
             text = f"{found.mean():.0%} ({found.min():.0%} to {found.max():.0%})" if len(found) else "—"
             row[f"{n:,}–{2 * n - 1:,}"] = text
+        rows.append(row)
+    return markdown(rows)
+
+
+@table
+def tasks(n, names, *schemes):
+    """By scheme and task: the mean share of exact answers to examples of n symbols, of the models that learned the
+    task, and how many did if not all."""
+    rows = []
+    for scheme in schemes:
+        row = {"": f"`{scheme}`"}
+        for task in names.split(","):
+            if is_line(BENCHMARK / "tasks" / task / scheme):
+                exact, n_models = exact_answers(f"{task}/{scheme}", [n])
+                cell = f"{exact.mean():.0%}" if len(exact) else "—"
+                row[task] = cell if len(exact) == n_models else f"{cell} ({len(exact)} of {n_models})"
+            else:
+                row[task] = ""
         rows.append(row)
     return markdown(rows)
 

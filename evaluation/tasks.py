@@ -25,6 +25,13 @@ def encode(examples, tokenizer):
     return ids, is_answer
 
 
+def learned(arrays):
+    """Which seeds have learned the task: (seeds,)."""
+    lengths = [int(name.removeprefix("exact-")) for name in arrays if name.startswith("exact-")]
+    exact = [arrays[f"exact-{n}"] for n in lengths if n <= tasks.LONGEST]
+    return np.concatenate(exact, axis=1).mean(axis=1) >= LEARNED
+
+
 class Task(Answers, Protocol, name="task", stem="task"):
     question = "For a run on a task such as copy_char: are the answers still exact when the examples are longer?"
     column = "symbols"
@@ -95,19 +102,14 @@ class Task(Answers, Protocol, name="task", stem="task"):
             f"tokens{kind}-{n}": np.average(right, axis=1, weights=is_answer),
         }
 
-    def learned(self, arrays):
-        """Which seeds have learned the task: (seeds,)."""
-        exact = [arrays[f"exact-{n}"] for n in self.lengths if n <= tasks.LONGEST]
-        return np.concatenate(exact, axis=1).mean(axis=1) >= LEARNED
-
     def note(self, arrays):
-        learned = self.learned(arrays)
-        return f" (learned {learned.sum()} of {len(learned)})"
+        seeds = learned(arrays)
+        return f" (learned {seeds.sum()} of {len(seeds)})"
 
     def values(self, arrays, trained):
         """Of the seeds that have learned the task, or of all if none has."""
-        learned = self.learned(arrays)
-        chosen = learned | ~learned.any()
+        seeds = learned(arrays)
+        chosen = seeds | ~seeds.any()
         values = {}
         for key in ("exact", "exact_behind", "tokens", "tokens_behind"):
             shown = [n for n in self.lengths if f"{key}-{n}" in arrays]

@@ -10,6 +10,7 @@ from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol
 from data.recall import Random
 from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of
 from eval_length import main
+from evaluation.tasks import learned
 
 
 def insertion_sort(question):
@@ -136,7 +137,7 @@ def test_the_reach_of_a_model_is_measured(reach):
     for n in (5, 10, 20, 40, 80, 160):
         assert means["exact"][n] == means["exact_behind"][n] == (n <= reach)
         assert means["tokens"][n] == pytest.approx(1 if n <= reach else 1 / (n + 1))  # the end of an answer counts
-    assert protocol.learned(arrays) == [reach >= LONGEST]
+    assert learned(arrays) == [reach >= LONGEST]
 
 
 def test_an_example_stands_alone_or_behind_others():
