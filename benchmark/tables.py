@@ -186,6 +186,19 @@ def value(*words):
 
 
 @table
+def between(*expressions):
+    """The lowest and the highest of the values of expressions, for a sentence."""
+    means = [value_of(expression).mean for expression in expressions]
+    return f"{min(means):.2f} to {max(means):.2f}"
+
+
+@table
+def far_facts(name):
+    """The share of far facts that the models which learned recall find, for a sentence."""
+    return f"{recall_of(name)[0].mean():.0%}"
+
+
+@table
 def models_that(behave, *names):
     """How many models of these lines, over all settings, are "flat", "undecided" or "rise", for a sentence."""
     numbers = sum(counts(name, SETTINGS) for name in names)
