@@ -13,16 +13,16 @@ STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # th
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
-def draw_curves(axes, curves, remarks):
+def draw_curves(axes, curves, remarks, models=MODELS):
     """curves: {name: {x: values of the models}}. Labels are names, with remarks {name: text}, and with how many models
-    the curve ends, if they are fewer than MODELS."""
+    the curve ends, if they are fewer than `models`."""
     names = [Path(name).name for name in curves]
     ends = []
     for style, name, curve in zip(line_styles(zip(names)), names, curves.values(), strict=True):
         draw_curve(axes, curve, style)
         *_, (x, values) = curve.items()
         label = name + remarks.get(name, "")
-        if len(values) < MODELS:
+        if len(values) < models:
             label += f" ({len(values)} models)"
         ends.append((label, style, (x, values.mean())))
     label_ends(axes, ends)
@@ -75,17 +75,19 @@ def draw_onset():
     figure, panels = figure_of(2, "", width=7, height=5)
     titles = {
         256: "Sinusoidal positions fail at once, RoPE and none step by step",
-        160: "The others gain from every further character",
+        160: "The others stay level or gain",
     }
     for axes, (end, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name, line in read_lines("onset").items():
             curves[name] = {round(128 * n): loss.mean(axis=1) for n, loss in losses_of(line).items() if 128 * n <= end}
+        if end == 160:
+            axes.set_ylim(0.85, 1.25)
         length_axis(axes, list(curves["rope"]), [128])
-        draw_curves(axes, curves, {})
+        draw_curves(axes, curves, {}, models=3)
         axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
-    panels[1].set_ylim(0.85, 1.25)
-    figure.supxlabel("the same characters at every length; thin: single models", fontsize=8, color="0.4")
+    words = "three models of each scheme, the same characters at every length; thin: single models"
+    figure.supxlabel(words, fontsize=8, color="0.4")
     return figure
 
 
