@@ -8,9 +8,9 @@ import torch
 from conftest import ROOT, build, dataset_of, protocol_of
 from matplotlib import font_manager
 
-from benchmark.pictures import draw_decision, draw_seeing
+from benchmark.pictures import draw_decision, draw_onset, draw_seeing, draw_steps
 from evaluation.lines import Line
-from evaluation.pictures import COLORS, figure_of, line_styles, spread
+from evaluation.pictures import COLORS, figure_of, length_axis, line_styles, spread
 from evaluation.report import draw, result_of
 from model import alibi_slopes, scheme_names
 from run.drawing import save_picture
@@ -51,8 +51,8 @@ def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
     assert pictures.main(runs) == 0
     drawn = {path.stem for path in Path("results/schemes").glob("*.png")}
     assert drawn == {"matrices", "sinusoidal", "arrows", "dials", "t5", "scores"}
-    draw_seeing().savefig(tmp_path / "seeing.png")
-    draw_decision().savefig(tmp_path / "decision.png")
+    for picture in (draw_decision, draw_onset, draw_seeing, draw_steps):
+        picture().savefig(tmp_path / "picture.png")
 
 
 @pytest.mark.parametrize("settings", [{"text.usetex": True}, {"font.family": ["Missing"]}])
@@ -92,6 +92,12 @@ def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same(
     assert len({style["color"] for style in few}) >= 3
     full = line_styles([*lines, ("mine", "rope"), ("mine", "rope")])
     assert len({tuple(style.values()) for style in full}) == len(full) > len(COLORS)
+
+
+def test_the_training_length_has_a_tick_and_its_neighbours_none():
+    _, (axes,) = figure_of(1, "")
+    length_axis(axes, [32, 64, 127, 128, 129, 256], [128])
+    assert sorted(axes.get_xticks()) == [32, 64, 128, 256]
 
 
 def test_labels_are_far_enough_apart_and_otherwise_where_they_belong():
