@@ -6,6 +6,7 @@ set -eu
 piece=$1; shift
 
 classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
+wide="rope alibi t5 fox5 rope_nope dape"
 most="$classics fox5 scale_invariant dape"  # in other settings
 recipes="smollm3 command_a olmo3 gemma3 gemma4 gpt_oss gpt_oss_without_sinks granite_swa mimo_v2 glm4 inkling"
 tasked="none learnable alibi rope t5 fox5 rope_nope transformer_xl sinusoidal dape rope_sampled sinusoidal_sampled"
@@ -67,8 +68,8 @@ for seed in "$@"; do
     time) for name in alibi fox5; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
     steps6900) for name in rope fox5 rope_nope; do run "$name" "$seed" --max_iters=6900; done ;;
     rates64|rates256) for factor in 0.5 1 2; do rate rope "$seed" "$factor" "--n_embd=${piece#rates}"; done ;;
-    width64|width256) for name in rope alibi t5 fox5 rope_nope dape; do
-        run "$name" "$seed" "--n_embd=${piece#width}"; done ;;
+    width64) for name in $wide; do run "$name" "$seed" --n_embd=64; done ;;
+    width256) for name in $wide; do run "$name" "$seed" --n_embd=256 --learning_rate=0.002 --muon_lr=0.02; done ;;
     bases) for base in 20 81 1000 1e6; do run "rope_base$base" "$seed"; done ;;
     tasks) for task in copy sort majority parity addition lookup; do
         for name in $tasked; do piece=tasks/$task run "$name" "$seed" config/task.py "--dataset=${task}_char"; done; done ;;
