@@ -21,6 +21,7 @@ SETTINGS = {  # folder -> in words
     "adamw": "AdamW",
     "bpe": "BPE tokens",
     "t256": "trained at 256 tokens",
+    "width64": "64 channels",
 }
 LEARNED = 0.5  # a model has learned recall if it finds this share of the facts 64 to 127 characters back
 
