@@ -74,8 +74,8 @@ def draw_onset():
     """The same characters with slightly more context than the models were trained on: where does the loss leave?"""
     figure, panels = figure_of(2, "", width=7, height=5)
     titles = {
-        256: "Sinusoidal positions fail at once, RoPE and none step by step",
-        160: "The others stay level or gain",
+        256: "Sinusoidal positions fail at once, RoPE and none later",
+        160: "Enlarged: the others stay level or gain",
     }
     for axes, (end, title) in zip(panels, titles.items(), strict=True):
         curves = {}
