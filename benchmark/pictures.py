@@ -13,6 +13,11 @@ STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # th
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
+def by_length(line):
+    """{characters of context: the mean losses of the models}"""
+    return {round(128 * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
+
+
 def draw_curves(axes, curves, remarks, models=MODELS):
     """curves: {name: {x: values of the models}}. Labels are names, with remarks {name: text}, and with how many models
     the curve ends, if they are fewer than `models`."""
@@ -35,7 +40,7 @@ def draw_decision():
     remarks = {}
     in_view = []
     for name, line in read_lines(".", f"rope,sinusoidal,none,{FINDERS}").items():
-        curves[name] = {round(128 * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
+        curves[name] = by_length(line)
         _, rise, _ = rise_of(line)
         if rise > FAILED:
             remarks[name] = f" rises to {curves[name][2048].mean():.2f} at 2,048"
@@ -77,12 +82,10 @@ def draw_onset():
         256: "Sinusoidal positions fail at once, RoPE and none later",
         160: "Enlarged: the others stay level or gain",
     }
+    losses = {name: by_length(line) for name, line in read_lines("onset").items()}
+    panels[1].set_ylim(0.85, 1.25)
     for axes, (end, title) in zip(panels, titles.items(), strict=True):
-        curves = {}
-        for name, line in read_lines("onset").items():
-            curves[name] = {round(128 * n): loss.mean(axis=1) for n, loss in losses_of(line).items() if 128 * n <= end}
-        if end == 160:
-            axes.set_ylim(0.85, 1.25)
+        curves = {name: {n: loss for n, loss in curve.items() if n <= end} for name, curve in losses.items()}
         length_axis(axes, list(curves["rope"]), [128])
         draw_curves(axes, curves, {}, models=3)
         axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
