@@ -67,7 +67,8 @@ for seed in "$@"; do
     models) for name in $recipes key_offset alibi_offset; do run "$name" "$seed"; done ;;
     time) for name in alibi fox5; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
     steps6900) for name in rope fox5 rope_nope; do run "$name" "$seed" --max_iters=6900; done ;;
-    rates64|rates256) for factor in 0.5 1 2; do rate rope "$seed" "$factor" "--n_embd=${piece#rates}"; done ;;
+    rates64) for factor in 0.5 1 2; do rate rope "$seed" "$factor" --n_embd=64; done ;;
+    rates256) for factor in 0.25 0.5 1; do rate rope "$seed" "$factor" --n_embd=256; done ;;
     width64) for name in $wide; do run "$name" "$seed" --n_embd=64; done ;;
     width256) for name in $wide; do run "$name" "$seed" --n_embd=256 --learning_rate=0.002 --muon_lr=0.02; done ;;
     bases) for base in 20 81 1000 1e6; do run "rope_base$base" "$seed"; done ;;
