@@ -115,22 +115,22 @@ def test_a_chapter_is_a_document(monkeypatch):
 
 @pytest.mark.parametrize(
     "args, part",
-    [
-        ("nowhere", "'nowhere'"),
-        ("{tmp}/texts --name=/", "--name"),
-        ("{tmp}/texts --name={tmp}/binary", "binary'"),
-        ("{tmp}/texts --name={tmp}/texts", "00.txt: choose another --name"),  # hours of work by another program
-        ("sympy --split_on=x", "--split_on"),
-        ("{tmp}/texts --glob=/abs/*.txt", "--glob='/abs/*.txt'"),
-        ("{tmp}/texts --split_on=<|end|>", "--split_on='<|end|>'"),
-        ("{tmp}/texts --tokenizer=word", "--tokenizer='word'"),
-        ("{tmp}/texts --tokenizer=bpe:256", "--tokenizer='bpe:256'"),
-        ("{tmp}/texts --tokenizer=data:no_such", "'no_such'"),
-        ("README.md --tokenizer=data:{dataset}", "README.md"),  # it has characters that the tokenizer lacks
-        ("{tmp}/binary", "binary is not UTF-8"),
-        ("{tmp}/binary --name=", "--name=NAME"),
-        ("", "data.prepare sympy"),
-    ],
+    {
+        "nowhere": "'nowhere'",
+        "{tmp}/texts --name=/": "--name",
+        "{tmp}/texts --name={tmp}/binary": "binary'",
+        "{tmp}/texts --name={tmp}/texts": "00.txt: choose another --name",  # hours of work by another program
+        "sympy --split_on=x": "--split_on",
+        "{tmp}/texts --glob=/abs/*.txt": "--glob='/abs/*.txt'",
+        "{tmp}/texts --split_on=<|end|>": "--split_on='<|end|>'",
+        "{tmp}/texts --tokenizer=word": "--tokenizer='word'",
+        "{tmp}/texts --tokenizer=bpe:256": "--tokenizer='bpe:256'",
+        "{tmp}/texts --tokenizer=data:no_such": "'no_such'",
+        "README.md --tokenizer=data:{dataset}": "README.md",  # it has characters that the tokenizer lacks
+        "{tmp}/binary": "binary is not UTF-8",
+        "{tmp}/binary --name=": "--name=NAME",
+        "": "data.prepare sympy",
+    }.items(),
 )
 def test_mistakes_in_preparation_write_nothing(tmp_path, args, part, dataset, monkeypatch):
     monkeypatch.chdir(ROOT)

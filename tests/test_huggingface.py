@@ -88,15 +88,15 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
 
 @pytest.mark.parametrize(
     "flags, word",
-    [
-        ("{tmp}/broken.parquet", "broken.parquet"),
-        ("{tmp}/good.jsonl --column=good", "good.jsonl, row 1 .*--column='good' is int"),
-        ("{tmp}/good.parquet --column=x", "good.parquet, row 1 .*--column='x' .* good, text"),
-        ("{tmp}/half.jsonl", "half.jsonl, row 2"),
-        ("{tmp}/good.jsonl README.md", "good.jsonl .*README.md"),
-        ("{tmp}/one.jsonl", "train"),
-        ("hf:no/such", "the hub is away"),
-    ],
+    {
+        "{tmp}/broken.parquet": "broken.parquet",
+        "{tmp}/good.jsonl --column=good": "good.jsonl, row 1 .*--column='good' is int",
+        "{tmp}/good.parquet --column=x": "good.parquet, row 1 .*--column='x' .* good, text",
+        "{tmp}/half.jsonl": "half.jsonl, row 2",
+        "{tmp}/good.jsonl README.md": "good.jsonl .*README.md",
+        "{tmp}/one.jsonl": "train",
+        "hf:no/such": "the hub is away",
+    }.items(),
 )
 def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypatch, flags, word):
     monkeypatch.chdir(ROOT)
@@ -110,8 +110,3 @@ def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypa
     with pytest.raises(ValueError, match=word):
         main([f"--name={tmp_path}/new", CHAR, *flags.format(tmp=tmp_path).split()])
     assert not (tmp_path / "new").exists()
-
-
-def test_a_missing_package_is_named(tmp_path, monkeypatch, refused):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "pip install datasets" in refused(main, "hf:a/b", CHAR, f"--name={tmp_path}/new")

@@ -38,7 +38,6 @@ MISTAKES = {
         "--layers=windows=8": "did you mean --window?",
         "--layers=n_layer=2": "--n_layer",
         "--layers=*0|window=8": "*0 must be a count",
-        "--layers=*x|window=8": "*x must be a count",
         "--layers=window=8|pos_scheme=sinusoidal": "sinusoidal",
         "--layers=window=2/1": "2/1",
         "--layers=window=1.5": "window=1.5",
