@@ -32,17 +32,17 @@ def test_scores_give_the_models_own_attention(scheme):
     model = build(scheme)
     idx = torch.randint(11, (3, 16))
     scores = list(pictures.attention_scores(model, idx))
-    values = []  # what each layer mixes
-    outputs = []  # what it makes of them
+    layers = []
     for block in model.transformer.h:
-        block.attn.c_attn.register_forward_hook(lambda m, i, out: values.append(out.chunk(3, dim=-1)[2]))
-        block.attn.c_proj.register_forward_hook(lambda m, i, out: outputs.append(i[0]))
+        block.attn.register_forward_hook(lambda attention, inputs, y: layers.append((attention, inputs[0], y)))
     model.hidden(idx)
     future = torch.ones(16, 16, dtype=torch.bool).triu(1)
-    for layer, v, y in zip(scores, values, outputs, strict=True):
+    for layer, (attention, x, y) in zip(scores, layers, strict=True):
         weights = layer.masked_fill(future, -torch.inf).softmax(-1)
-        mixed = weights @ v.unflatten(-1, (2, 8)).transpose(1, 2)  # (B, H, T, D)
-        torch.testing.assert_close(mixed.transpose(1, 2).flatten(-2), y, rtol=1e-4, atol=1e-5)
+        v = attention.c_attn(x).unflatten(-1, (3, 2, 8))[:, :, 2]  # (B, T, H, D)
+        mixed = weights @ v.transpose(1, 2)  # (B, H, T, D)
+        expected = attention.c_proj(mixed.transpose(1, 2).flatten(-2))
+        torch.testing.assert_close(expected, y, rtol=1e-4, atol=1e-5)
 
 
 def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
