@@ -518,9 +518,9 @@ def test_rope_scaling_of_a_single_pair(scaling):
     assert freqs.tolist() == [0.25 if scaling == "linear" else 1.0]
 
 
-@pytest.mark.parametrize("scaling", [("none", 1.0), ("linear", 4.0), ("yarn", 4.0)])
+@pytest.mark.parametrize("scaling", [("linear", 4.0), ("yarn", 4.0)])
 def test_with_a_rope_fraction_the_slow_pairs_stand_still(scaling):
-    """The others turn as before, also scaled. (GPT-NeoX's rotary_pct spaces them anew.)"""
+    """The others turn as before, scaled. (GPT-NeoX's rotary_pct spaces them anew.)"""
     plain, size = rope_table(*scaling, n_embd=32)
     some, same_size = rope_table(*scaling, n_embd=32, rope_fraction=0.75)
     assert some.tolist() == [*plain[:6], 0, 0]

@@ -28,12 +28,12 @@ DEPTH = 48  # MiMo's, and a multiple of the other models' periods
 
 @dataclass(frozen=True)
 class Published:
-    """A model's published numbers. What is missing here is the default of its configuration class."""
+    """A model's published numbers, where they are not the defaults of its configuration class."""
 
     module: str  # in transformers.models
     prefix: str  # of its classes
     length: int  # tokens in training
-    head_size: int = 128
+    head_size: int = 128  # channels
     rotation: dict | None = None  # its rope_parameters without stretching
     stretched: dict | None = None  # and with it
     numbers: dict = field(default_factory=dict)
