@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import BENCHMARK, ROOT, losses_of, read_lines, recall_by_distance, recall_of, rise_of
+from benchmark.results import BENCHMARK, FAR, ROOT, losses_of, read_lines, recall_of, rise_of
 from evaluation.lines import Line, is_line
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
 
@@ -35,7 +35,10 @@ def draw_curves(axes, curves, remarks, models=MODELS):
 
 def draw_decision():
     """Which schemes fail, which do not, and which of these find facts that stand far back."""
-    figure, (left, right) = figure_of(2, "", width=7, height=5)
+    notes = (
+        "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
+    )
+    figure, (left, right) = figure_of(2, "", 7, 5, notes)
     curves = {}
     remarks = {}
     in_view = []
@@ -57,7 +60,7 @@ def draw_decision():
 
     curves = {}
     for name in FINDERS.split(","):
-        shares, _ = recall_by_distance(name)
+        shares, _ = recall_of(name)
         curves[name] = {round(128 * n): 100 * share for n, share in shares.items() if n >= 0.25}
     right.set_ylim(-2, 103)
     right.axhspan(10, 12, color="0.88", zorder=0)
@@ -68,16 +71,13 @@ def draw_decision():
         xlabel="characters back to a fact (at least)",
         ylabel="facts found (%)",
     )
-    words = (
-        "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
-    )
-    figure.supxlabel(words, fontsize=8, color="0.4")
     return figure
 
 
 def draw_onset():
     """The same characters with slightly more context than the models were trained on: where does the loss leave?"""
-    figure, panels = figure_of(2, "", width=7, height=5)
+    notes = "three models of each scheme, the same characters at every length; thin: single models"
+    figure, panels = figure_of(2, "", 7, 5, notes)
     titles = {
         256: "Sinusoidal positions fail at once, RoPE and none later",
         160: "Enlarged: the others stay level or gain",
@@ -89,25 +89,25 @@ def draw_onset():
         length_axis(axes, list(curves["rope"]), [128])
         draw_curves(axes, curves, {}, models=3)
         axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
-    words = "three models of each scheme, the same characters at every length; thin: single models"
-    figure.supxlabel(words, fontsize=8, color="0.4")
     return figure
 
 
 def draw_seeing():
     """A point for each scheme with kept answers: does its loss rise on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "No scheme is both flat (bottom) and finds nearly all far facts (right)", 8, 5)
-    names = [name for name in sorted(read_lines("recall")) if len(recall_of(name)[0])]
-    names.append("window/rope-window128")
-    names.sort(key=lambda name: recall_of(name)[0].mean())
+    far_facts = {}  # name -> the share that each model found, and how many models were trained
+    for name in [*sorted(read_lines("recall")), "window/rope-window128"]:
+        by_distance, n_models = recall_of(name)
+        if len(by_distance[FAR]):
+            far_facts[name] = 100 * by_distance[FAR], n_models
+    names = sorted(far_facts, key=lambda name: far_facts[name][0].mean())
     axes.set_ylim(-0.03, 0.3)
     ends = []  # of those above the picture
     before = (0, 0)
     height = 5
     styles = line_styles((Path(name).name,) for name in names)
     for style, name in zip(styles, names, strict=True):
-        shares, n_models = recall_of(name)
-        found = 100 * shares
+        found, n_models = far_facts[name]
         _, rise, width = rise_of(Line.read(BENCHMARK / name))
         mean = found.mean()
         spread = [[mean - found.min()], [found.max() - mean]]
@@ -134,7 +134,8 @@ def draw_seeing():
 
 def draw_steps():
     """The losses at 1× and at 16× against the steps of training."""
-    figure, panels = figure_of(2, "", width=7, height=5)
+    notes = "thin lines: single models; 850 steps: five models of each scheme"
+    figure, panels = figure_of(2, "", 7, 5, notes)
     titles = {
         1: "At the training length, the schemes come closer",
         16: "At 16 times the length, fox5 and dape are lowest",
@@ -150,7 +151,6 @@ def draw_steps():
         length_axis(axes, list(STEPS), [])
         draw_curves(axes, curves, {})
         axes.set(title=title, xlabel="steps of training", ylabel="loss (nats per character)")
-    figure.supxlabel("thin lines: single models; 850 steps: five models of each scheme", fontsize=8, color="0.4")
     return figure
 
 

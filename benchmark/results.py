@@ -10,7 +10,6 @@ import numpy as np
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import FLAT, interval, rise, verdict
-from evaluation.tasks import learned
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -23,6 +22,7 @@ SETTINGS = {  # folder -> in words
     "t256": "trained at 256 tokens",
     "width64": "64 channels",
 }
+FAR = 8  # times the training length: how far back far facts stand in recall, at least
 LEARNED = 0.5  # a model has learned recall if it finds this share of the facts 64 to 127 characters back
 
 
@@ -107,7 +107,7 @@ def verdicts(line, flat=FLAT):
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 
 
-def recall_by_distance(name):
+def recall_of(name):
     """{distance in multiples of the training length: the share that each model found there} of the models that learned
     recall, and how many models were trained. {} and 0 if the line has no recall."""
     path = BENCHMARK / Path(name).parent / "recall" / Path(name).name
@@ -116,19 +116,3 @@ def recall_by_distance(name):
     right = losses_of(Line.read(path))
     learned = right[0.5].mean(axis=1) >= LEARNED
     return {n: answers.mean(axis=1)[learned] for n, answers in right.items()}, len(learned)
-
-
-def recall_of(name, n=8):
-    """In recall, n times the training length back: what the models that learned the task found, as shares, and how many
-    models were trained. Nothing and 0 if the line has no recall."""
-    found, n_models = recall_by_distance(name)
-    return found[n] if n_models else np.array([]), n_models
-
-
-def exact_answers(name, lengths):
-    """The share of exact answers to examples of these numbers of symbols, (models that learned the task, examples), and
-    how many models were trained. name: copy/alibi."""
-    arrays = Line.read(BENCHMARK / "tasks" / name).arrays
-    has_learned = learned(arrays)
-    exact = np.mean([arrays[f"exact-{n}"] for n in lengths], axis=0)
-    return exact[has_learned], len(has_learned)

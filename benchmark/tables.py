@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmark.results import (
     BENCHMARK,
+    FAR,
     ROOT,
     SETTINGS,
-    exact_answers,
     losses_of,
     read_lines,
     recall_of,
@@ -24,6 +24,7 @@ from benchmark.results import (
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import verdict
+from evaluation.tasks import learned
 
 PAGES = (
     "README.md",
@@ -40,15 +41,16 @@ TABLES = {}  # name -> function
 
 
 def table(function):
-    """Registers a table under the function's name."""
+    """Registers a function, under its name, that yields the rows {title: cell} of a table or returns a number of a
+    sentence."""
     TABLES[function.__name__] = function
     return function
 
 
 def markdown(rows):
     """A table of rows {title: cell}."""
-    head = list(rows[0])
-    lines = [head, ["---"] * len(head), *(row.values() for row in rows)]
+    rows = list(rows)
+    lines = [rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -59,9 +61,10 @@ def loss_at(line, n):
 
 def shares(name):
     """What the models that learned recall find far back: the mean, the range, and how many learned it."""
-    found, n_models = recall_of(name)
+    by_distance, n_models = recall_of(name)
     if not n_models:
         return "—"
+    found = by_distance[FAR]
     if not len(found):
         return f"— (0 of {n_models})"
     return f"{found.mean():.0%}, {found.min():.0%} to {found.max():.0%} ({len(found)} of {n_models})"
@@ -84,9 +87,8 @@ def slashed(numbers):
 @table
 def choice(names):
     """The lines that one may choose from: their losses, what they find, and their models over all settings."""
-    rows = []
     for name, line in read_lines(".", names).items():
-        row = {
+        yield {
             "": f"`{name}`",
             "loss at 1×": loss_at(line, 1),
             "loss at 16×": loss_at(line, 16),
@@ -94,16 +96,13 @@ def choice(names):
             "far facts found": shares(name),
             "flat / undecided / rise": slashed(counts(name, SETTINGS)),
         }
-        rows.append(row)
-    return markdown(rows)
 
 
 @table
 def overview(names, control):
     """The lines of the baseline at four lengths, beside a control, with their models and what they find in recall."""
-    rows = []
     for name, line in read_lines(".", names).items():
-        row = {
+        yield {
             "": f"`{name}`",
             "1/4×": loss_at(line, 1 / 4),
             "1×": loss_at(line, 1),
@@ -114,8 +113,6 @@ def overview(names, control):
             "flat / undecided / rise": slashed(counts(name, ["."])),
             "far facts found": shares(name),
         }
-        rows.append(row)
-    return markdown(rows)
 
 
 @table
@@ -124,7 +121,6 @@ def deltas(folder, multiples="2,4,8,16", names=""):
     the training length, Δ at each and the loss at the last."""
     lines = read_lines(folder, names)
     lengths = [int(n) for n in multiples.split(",") if n != "1"]
-    rows = []
     for name, line in lines.items():
         row = {"": f"`{name}`", "seeds": str(len(line.runs)), "loss at 1×": loss_at(line, 1)}
         if "rope" in lines:
@@ -133,24 +129,20 @@ def deltas(folder, multiples="2,4,8,16", names=""):
             row[f"Δ at {n}×"] = str(value_of(f"Δ{name}@{n}", folder)) if n in losses_of(line) else "—"
         for n in lengths[-1:]:
             row[f"loss at {n}×"] = loss_at(line, n)
-        rows.append(row)
-    return markdown(rows)
+        yield row
 
 
 @table
 def onset(*lengths):
     """Δ at lengths in tokens that are hardly longer than the training length."""
-    rows = []
     for name, line in read_lines("onset").items():
         deltas = {n: str(value_of(f"Δ{name}@{int(n) / line.trained}", "onset")) for n in lengths}
-        rows.append({"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas)
-    return markdown(rows)
+        yield {"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas
 
 
 @table
-def kinds(folder="."):
+def kinds(folder):
     """The rise of each line from its best length to the longest, and its models at three thresholds."""
-    rows = []
     for name, line in read_lines(folder).items():
         if max(losses_of(line)) == 1:
             continue
@@ -164,19 +156,16 @@ def kinds(folder="."):
         }
         for flat in (0.03, 0.05, 0.1):
             row[f"at {flat}"] = slashed(verdicts(line, flat))
-        rows.append(row)
-    return markdown(rows)
+        yield row
 
 
 @table
 def differences(*expressions):
     """The values of single expressions; "words: expression" names one in words."""
-    rows = []
     for entry in expressions:
         words, _, expression = entry.rpartition(": ")
         value = value_of(expression)
-        rows.append({"": words or f"`{expression}`", "seeds": str(value.seeds), "found": str(value)})
-    return markdown(rows)
+        yield {"": words or f"`{expression}`", "seeds": str(value.seeds), "found": str(value)}
 
 
 @table
@@ -195,7 +184,8 @@ def between(*expressions):
 @table
 def far_facts(name):
     """The share of far facts that the models which learned recall find, for a sentence."""
-    return f"{recall_of(name)[0].mean():.0%}"
+    by_distance, _ = recall_of(name)
+    return f"{by_distance[FAR].mean():.0%}"
 
 
 @table
@@ -208,7 +198,6 @@ def models_that(behave, *names):
 @table
 def grid(*expressions):
     """The values of expressions in every setting (seeds)."""
-    rows = []
     for folder, words in SETTINGS.items():
         row = {"": words}
         for expression in expressions:
@@ -217,24 +206,20 @@ def grid(*expressions):
                 row[f"`{expression}`"] = f"{value} ({value.seeds})"
             except ValueError:
                 row[f"`{expression}`"] = "—"
-        rows.append(row)
-    return markdown(rows)
+        yield row
 
 
 @table
 def models(names):
     """How many models of each line are flat, undecided, and rise, by setting."""
-    rows = []
     for folder, words in SETTINGS.items():
         cells = {f"`{name}`": slashed(counts(name, [folder])) for name in names.split(",")}
-        rows.append({"": words} | cells)
-    return markdown(rows)
+        yield {"": words} | cells
 
 
 @table
 def settings(names):
     """The loss of each line at 16 times the training length, and Δ there, by setting; and RoPE's loss at 1×."""
-    rows = []
     for folder, words in SETTINGS.items():
         lines = read_lines(folder)
         row = {"": words, "`rope` at 1×": loss_at(lines["rope"], 1)}
@@ -242,8 +227,7 @@ def settings(names):
             row[f"`{name}`"] = "—"
             if name in lines:
                 row[f"`{name}`"] = f"{loss_at(lines[name], 16)} ({value_of(f'Δ{name}@16', folder).mean:+.2f})"
-        rows.append(row)
-    return markdown(rows)
+        yield row
 
 
 @table
@@ -257,41 +241,38 @@ def settings_below(*words):
 @table
 def recall():
     """The share of right answers by distance: the mean over the models that learned the task, and their range."""
-    rows = []
     for name in reversed(read_lines("recall")):
-        found, n_models = recall_of(name)
-        row = {"": f"`{name}`", "learned": f"{len(found)} of {n_models}"}
+        by_distance, n_models = recall_of(name)
+        row = {"": f"`{name}`", "learned": f"{len(by_distance[FAR])} of {n_models}"}
         for n in (64, 128, 256, 512, 1024):
-            found, _ = recall_of(name, n / 128)
+            found = by_distance[n / 128]
             text = f"{found.mean():.0%} ({found.min():.0%} to {found.max():.0%})" if len(found) else "—"
             row[f"{n:,}–{2 * n - 1:,}"] = text
-        rows.append(row)
-    return markdown(rows)
+        yield row
 
 
 @table
 def tasks(n, names, *schemes):
     """By scheme and task: the mean share of exact answers to examples of n symbols, of the models that learned the
     task, and how many did if not all."""
-    rows = []
     for scheme in schemes:
         row = {"": f"`{scheme}`"}
         for task in names.split(","):
             if is_line(BENCHMARK / "tasks" / task / scheme):
-                exact, n_models = exact_answers(f"{task}/{scheme}", [n])
+                arrays = Line.read(BENCHMARK / "tasks" / task / scheme).arrays
+                has_learned = learned(arrays)
+                exact = arrays[f"exact-{n}"][has_learned]
                 cell = f"{exact.mean():.0%}" if len(exact) else "—"
-                row[task] = cell if len(exact) == n_models else f"{cell} ({len(exact)} of {n_models})"
+                row[task] = cell if has_learned.all() else f"{cell} ({len(exact)} of {len(has_learned)})"
             else:
                 row[task] = ""
-        rows.append(row)
-    return markdown(rows)
+        yield row
 
 
 @table
 def cards(*given):
     """The outcomes of cards, written as  number: expression < limit  with <, > or within. Of several expressions,
     separated by semicolons, the one that is farthest from passing counts."""
-    rows = []
     for card in given:
         number, expressions, kind, text = re.fullmatch(r"(\w+): (.+) (<|>|within) (\S+)", card).groups()
         limit = float(text)
@@ -301,15 +282,13 @@ def cards(*given):
             margin = {"<": limit - value.mean, ">": value.mean - limit, "within": limit - abs(value.mean)}[kind]
             tested.append((margin / value.width, expression, value))
         clearance, expression, value = min(tested)
-        row = {
+        yield {
             "card": number,
             "measured and needed": f"`{expression}` {kind} {text}",
             "seeds": str(value.seeds),
             "found": str(value),
             "outcome": "pass" if clearance > 1 else "fail" if clearance < -1 else "undecided",
         }
-        rows.append(row)
-    return markdown(rows)
 
 
 def drawn(page):
@@ -320,7 +299,9 @@ def drawn(page):
         call, arguments, line_end = match.groups()
         first, *lines = arguments.splitlines()
         name, *words = first.split()
-        return f"{call}{TABLES[name](*words, *lines)}{line_end}<!-- end -->"
+        result = TABLES[name](*words, *lines)
+        text = result if isinstance(result, str) else markdown(result)
+        return f"{call}{text}{line_end}<!-- end -->"
 
     return re.sub(r"(<!-- (?!end)(.+?)\s-->(\n?)).*?<!-- end -->", draw, (ROOT / page).read_text(), flags=re.S)
 

@@ -53,21 +53,14 @@ def aligned(rows):
     return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
-def side_by_side(first, parts, width):
-    """Parts, each of equally many lines, next to each other behind the lines `first`. What does not fit the width goes
-    below, again behind `first`."""
-    texts = [first]
-    for part in parts:
-        wider = len(texts[-1][0]) + 3 + len(part[0])
-        if wider > width and texts[-1] is not first:
-            texts.append(first)
-        texts[-1] = [f"{left}   {right}" for left, right in zip(texts[-1], part, strict=True)]
-    return "\n\n".join("\n".join(lines) for lines in texts)
+def side_by_side(*parts):
+    """Texts of equally many lines, next to each other."""
+    return "\n".join("   ".join(lines) for lines in zip(*parts, strict=True))
 
 
 def table(protocol, results):
-    """A row for each length, and beside each other, for each result, the columns of the protocol. If a ranking follows
-    and the terminal is too narrow, each result has one row instead, of its losses."""
+    """A row for each length, and beside each other, for each result, the columns of the protocol. If the terminal is
+    too narrow, each result has one row of its losses instead or, without losses to rank, a table of its own."""
     lengths = protocol.shown
     first = aligned([[protocol.column], *([f"{n:,}"] for n in lengths)])
     parts = []
@@ -79,10 +72,11 @@ def table(protocol, results):
             cells = [protocol.cell(key, value, at_training) if value else "" for key, value in values]
             rows.append(cells if any(cells) else ["—", *cells[1:]])  # —: the scheme is undefined at this length
         parts.append(rows)
-    width = shutil.get_terminal_size().columns
-    text = side_by_side(first, map(aligned, parts), width)
-    if not protocol.ranked or text.count("\n") == len(lengths):
+    text = side_by_side(first, *map(aligned, parts))
+    if len(parts) == 1 or text.index("\n") <= shutil.get_terminal_size().columns:
         return text
+    if not protocol.ranked:
+        return "\n\n".join(side_by_side(first, aligned(rows)) for rows in parts)
     losses = [[cells[0] for cells in rows] for rows in parts]
     return "\n".join(aligned([["loss at", *(f"{n:,}" for n in lengths)], *losses]))
 
@@ -170,12 +164,11 @@ def draw(protocol, results, changes, delta):
         title += f" ({', '.join(changes)})"
 
     n = len(panels)
-    figure, axes_of_panels = figure_of(n, title, width=10 if n == 1 else 6, height=5, sharey=True)
+    figure, axes_of_panels = figure_of(n, title, 10 if n == 1 else 6, 5, notes, sharey=True)
     for axes, (key, label) in zip(axes_of_panels, panels.items(), strict=True):
         axes.set_ylabel(label)
         ends = draw_panel(axes, protocol, results, key, background, failing)
     label_ends(axes, ends)  # of the last panel, when the limits are known
-    figure.supxlabel(notes, fontsize=8, color="0.4")
     return figure
 
 
