@@ -260,11 +260,12 @@ class Context(Protocol, name="context"):
     def shown(self):
         return [n for n in self.lengths if n >= self.training_lengths[0]]
 
-    def jobs(self, config):
+    def contexts(self, config):
         trained = config.block_size
-        plain = {job: n for job, n in super().jobs(config).items() if n >= trained}
-        longer = [n for n in plain.values() if n > trained]
-        return plain | {f"{kind}-{n}": n for kind in ("foreign", "shuffled") for n in longer}
+        contexts = {str(n): n for n in self.lengths if n >= trained}
+        for kind in ("foreign", "shuffled"):
+            contexts |= {f"{kind}-{n}": n for n in self.lengths if n > trained}
+        return contexts
 
     def measure(self, job, length, scorer):
         changes = {

@@ -174,15 +174,12 @@ def draw(protocol, results, changes, delta):
 
 def finding(protocol, results, background, failing):
     """What the lines did past the training length, in words."""
-    words = {}
+    names = {word: [] for word in VERBS}
     for name, result in results.items():
         if name not in background and "rise" in result and result["training_length"] < protocol.shown[-1]:
-            words[name] = "fails" if name in failing else result["rise"]["verdict"]
-    clauses = []
-    for word, verb in VERBS.items():
-        names = [name for name in words if words[name] == word]
-        if names:
-            clauses.append(f"{', '.join(names)} {verb}")
+            word = "fails" if name in failing else result["rise"]["verdict"]
+            names[word].append(name)
+    clauses = [f"{', '.join(names[word])} {verb}" for word, verb in VERBS.items() if names[word]]
     return f"Past the training length, {'; '.join(clauses) or 'nothing was measured'}"
 
 
