@@ -32,14 +32,6 @@ from run.drawing import save_picture
 from run.script import script
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
-CHANGES = (  # of the trained models
-    "window",
-    "layers",
-    "temperature",
-    "rope_scaling",
-    "rope_factor",
-    "max_position",
-)
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class EvalConfig(Overrides):
 
     def changes(self):
         """What this evaluation changes in the trained models, in words."""
-        return self.changed(CHANGES)
+        return self.changed(("window", "layers", "temperature", "rope_scaling", "rope_factor", "max_position"))
 
 
 def open_runs(cfg):

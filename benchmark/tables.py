@@ -51,7 +51,7 @@ def markdown(rows):
     """A table of rows {title: cell}."""
     rows = list(rows)
     lines = [rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
 
 
 def loss_at(line, n):
@@ -106,10 +106,10 @@ def overview(names, control):
             "": f"`{name}`",
             "1/4×": loss_at(line, 1 / 4),
             "1×": loss_at(line, 1),
-            "Δ at 2×": str(value_of(f"Δ{name}@2")),
+            "Δ at 2×": value_of(f"Δ{name}@2"),
             "16×": loss_at(line, 16),
-            "16× minus 2×": str(value_of(f"Δ{name}@16/2")),
-            "16× minus control": str(value_of(f"{name} - {control}@16")) if name != control else "",
+            "16× minus 2×": value_of(f"Δ{name}@16/2"),
+            "16× minus control": value_of(f"{name} - {control}@16") if name != control else "",
             "flat / undecided / rise": slashed(counts(name, ["."])),
             "far facts found": shares(name),
         }
@@ -122,11 +122,11 @@ def deltas(folder, multiples="2,4,8,16", names=""):
     lines = read_lines(folder, names)
     lengths = [int(n) for n in multiples.split(",") if n != "1"]
     for name, line in lines.items():
-        row = {"": f"`{name}`", "seeds": str(len(line.runs)), "loss at 1×": loss_at(line, 1)}
+        row = {"": f"`{name}`", "seeds": len(line.runs), "loss at 1×": loss_at(line, 1)}
         if "rope" in lines:
-            row["minus rope"] = str(value_of(f"{name} - rope@1", folder)) if name != "rope" else ""
+            row["minus rope"] = value_of(f"{name} - rope@1", folder) if name != "rope" else ""
         for n in lengths:
-            row[f"Δ at {n}×"] = str(value_of(f"Δ{name}@{n}", folder)) if n in losses_of(line) else "—"
+            row[f"Δ at {n}×"] = value_of(f"Δ{name}@{n}", folder) if n in losses_of(line) else "—"
         for n in lengths[-1:]:
             row[f"loss at {n}×"] = loss_at(line, n)
         yield row
@@ -136,7 +136,7 @@ def deltas(folder, multiples="2,4,8,16", names=""):
 def onset(*lengths):
     """Δ at lengths in tokens that are hardly longer than the training length."""
     for name, line in read_lines("onset").items():
-        deltas = {n: str(value_of(f"Δ{name}@{int(n) / line.trained}", "onset")) for n in lengths}
+        deltas = {n: value_of(f"Δ{name}@{int(n) / line.trained}", "onset") for n in lengths}
         yield {"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas
 
 
@@ -165,7 +165,7 @@ def differences(*expressions):
     for entry in expressions:
         words, _, expression = entry.rpartition(": ")
         value = value_of(expression)
-        yield {"": words or f"`{expression}`", "seeds": str(value.seeds), "found": str(value)}
+        yield {"": words or f"`{expression}`", "seeds": value.seeds, "found": value}
 
 
 @table
@@ -285,8 +285,8 @@ def cards(*given):
         yield {
             "card": number,
             "measured and needed": f"`{expression}` {kind} {text}",
-            "seeds": str(value.seeds),
-            "found": str(value),
+            "seeds": value.seeds,
+            "found": value,
             "outcome": "pass" if clearance > 1 else "fail" if clearance < -1 else "undecided",
         }
 

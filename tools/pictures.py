@@ -13,7 +13,7 @@ import torch
 
 import data
 from evaluation.pictures import figure_of, line_styles
-from model import GPT, GPTConfig
+from model import GPTConfig, find_scheme
 from run.checkpoint import load_checkpoint
 from run.drawing import save_picture
 from run.script import script
@@ -24,8 +24,8 @@ def color_of(scheme):
 
 
 def untrained(scheme, **settings):
-    """The scheme in a model of the baseline's size."""
-    return GPT(GPTConfig(block_size=128, n_layer=4, n_head=4, n_embd=128, pos_scheme=scheme, **settings)).pos
+    """The scheme of a model of the baseline's size."""
+    return find_scheme(scheme)(GPTConfig(block_size=128, n_head=4, n_embd=128, pos_scheme=scheme, **settings))
 
 
 def sinusoidal_table(n):
