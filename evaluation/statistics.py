@@ -28,9 +28,9 @@ def residuals(values, documents):
     return deviations / counts.mean() / (1 - share)
 
 
-def interaction_variance(values, documents):
-    """The part of the variance of a mean over (seeds, blocks) that comes from text and seed together."""
-    parts = residuals(values, documents)
+def interaction_variance(parts):
+    """The part of the variance of a mean over (seeds, blocks) that comes from text and seed together. parts: its
+    residuals (seeds, documents)."""
     k, n = parts.shape
     rest = parts - parts.mean(axis=0) - parts.mean(axis=1, keepdims=True) + parts.mean()
     return (rest**2).sum() / ((k - 1) * (n - 1) * n * k)
@@ -51,22 +51,23 @@ def interval(groups, documents):
         return total, np.nan
 
     # the text
-    moves = sum(residuals(values, ids).mean(axis=0) for values in groups)  # of each document
+    parts = [residuals(values, ids) for values in groups]
+    moves = sum(part.mean(axis=0) for part in parts)  # of each document
     text_variance = moves.var(ddof=1) / n
     text_quantile = t_quantile(n - 1)
     text_width = text_quantile * np.sqrt(text_variance)
 
     # the seeds, where there are several
-    repeated = [values for values in groups if len(values) > 1]
-    variances = [values.mean(axis=1).var(ddof=1) / len(values) for values in repeated]
+    repeated = [values.mean(axis=1) for values in groups if len(values) > 1]
+    variances = [means.var(ddof=1) / len(means) for means in repeated]
     seed_variance = sum(variances)
     if seed_variance == 0:
         return total, text_width
-    df = seed_variance**2 / sum(v**2 / (len(values) - 1) for v, values in zip(variances, repeated, strict=True))
+    df = seed_variance**2 / sum(v**2 / (len(means) - 1) for v, means in zip(variances, repeated, strict=True))
     seed_width = t_quantile(df) * np.sqrt(seed_variance)
 
     # both; what text and seeds do together is in both variances, and counts once
-    text_only = text_variance - sum(interaction_variance(values, ids) for values in repeated)
+    text_only = text_variance - sum(interaction_variance(part) for part in parts if len(part) > 1)
     width = np.hypot(text_quantile * np.sqrt(max(text_only, 0)), seed_width)
     return total, max(text_width, width)
 
