@@ -33,25 +33,31 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     label_ends(axes, ends)
 
 
+def draw_losses(axes, lines, lengths, models=MODELS):
+    """The losses of lines by length. Those that fail leave the picture, and their labels say how far they rise."""
+    curves = {}
+    remarks = {}
+    in_view = []
+    for name, line in lines.items():
+        curves[name] = by_length(line)
+        _, rise, _ = rise_of(line)
+        if rise > FAILED:
+            last = lengths[-1]
+            remarks[name] = f" rises to {curves[name][last].mean():.2f} at {last:,}"
+        else:
+            in_view.extend(np.concatenate([*curves[name].values()]))
+    cut_off(axes, in_view)
+    length_axis(axes, lengths, [128])
+    draw_curves(axes, curves, remarks, models)
+
+
 def draw_decision():
     """Which schemes fail, which do not, and which of these find facts that stand far back."""
     notes = (
         "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
     )
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
-    curves = {}
-    remarks = {}
-    in_view = []
-    for name, line in read_lines(".", f"rope,sinusoidal,none,{FINDERS}").items():
-        curves[name] = by_length(line)
-        _, rise, _ = rise_of(line)
-        if rise > FAILED:
-            remarks[name] = f" rises to {curves[name][2048].mean():.2f} at 2,048"
-        else:
-            in_view.extend(np.concatenate([*curves[name].values()]))
-    cut_off(left, in_view)
-    length_axis(left, [32, 64, 128, 256, 512, 1024, 2048], [128])
-    draw_curves(left, curves, remarks)
+    draw_losses(left, read_lines(".", f"rope,sinusoidal,none,{FINDERS}"), [32, 64, 128, 256, 512, 1024, 2048])
     left.set(
         title="Past the training length, three schemes fail; DAPE is lowest",
         xlabel="characters of context",

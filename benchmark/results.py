@@ -21,6 +21,7 @@ SETTINGS = {  # folder -> in words
     "bpe": "BPE tokens",
     "t256": "trained at 256 tokens",
     "width64": "64 channels",
+    "width256": "256 channels",
 }
 FAR = 8  # times the training length: how far back far facts stand in recall, at least
 LEARNED = 0.5  # a model has learned recall if it finds this share of the facts 64 to 127 characters back
