@@ -31,6 +31,7 @@ def test_the_hash_depends_on_weights_and_config_only(trained):
 @pytest.mark.parametrize(
     "trained, given, expected",
     [
+        ({}, 6, [6, 6, 6]),
         ({"window": 8}, 6, [6, 6, 6]),
         ({"window": 8}, 9, [8, 8, 8]),
         ({"layers": "window=8 | "}, 9, [8, 9, 8]),

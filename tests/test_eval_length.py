@@ -1,6 +1,7 @@
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import facts_dataset, prepare, wandb_records, write_texts
+from conftest import ROOT, prepare, wandb_records, write_texts
 
 import eval_length
 import train
@@ -69,18 +70,18 @@ def test_the_table_the_numbers_the_picture_and_the_losses_of_all_schemes(runs, e
         assert losses(results, "alibi")[64] == pytest.approx(raw["64"].mean())
 
 
-@pytest.mark.parametrize("width", [200, 60])
-def test_results_too_many_for_the_terminal_have_a_row_each(runs, evaluate, monkeypatch, width):
+@pytest.mark.parametrize("width, first_column", [(200, "context"), (60, "loss at")])
+def test_results_too_many_for_the_terminal_have_a_row_each(runs, evaluate, monkeypatch, width, first_column):
     monkeypatch.setenv("COLUMNS", str(width))
     results = evaluate(*(runs / scheme for scheme in ("alibi", "none", "rope")))
-    rows = [line.split() for line in results.out.splitlines()]
-    means = [f"{loss:.3f}" for loss in losses(results, "alibi").values()]
-    if width == 60:
-        assert ["alibi", *means] in rows
+    lines = results.out.splitlines()
+    [start] = [i for i, line in enumerate(lines) if line.strip().startswith(first_column)]
+    means = losses(results, "alibi")
+    if first_column == "context":
+        assert lines[start].split()[1::2] == ["alibi", "none", "rope"]
+        assert [row.split()[1] for row in lines[start + 1 : start + 8]] == [f"{loss:.3f}" for loss in means.values()]
     else:
-        [start] = [i for i, row in enumerate(rows) if row[:1] == ["context"]]
-        assert rows[start][1::2] == ["alibi", "none", "rope"]
-        assert [row[1] for row in rows[start + 1 : start + 8]] == means
+        assert lines[start + 1].split() == ["alibi", *(f"{loss:.3f}" for loss in means.values())]
 
 
 def test_the_ranking_has_the_lowest_loss_first_and_differences_to_it(runs, seeds, evaluate, tmp_path):
@@ -121,32 +122,6 @@ def test_every_other_protocol_runs_over_all_schemes_and_shades_what_it_draws(
             means = losses(results, scheme, "delta").values()
             assert all(a <= mean <= b for a, mean, b in zip(low, means, high, strict=True))
     assert [*(tmp_path / "results").glob(f"length-{protocol}-*.png")]
-
-
-@pytest.mark.parametrize(
-    "text, protocol, flag, key, lengths, n_trained",
-    [
-        ("recall", "recall", "--lengths=256", "accuracy", "4 8 16 32 64 128", 4),
-        ("copy", "task", "--delta", "exact", "5 10 20 40 80 160", 3),
-    ],
-)
-def test_exact_answers_are_measured_kept_and_drawn(
-    text, protocol, flag, key, lengths, n_trained, trained, evaluate, tmp_path
-):
-    dataset = facts_dataset(tmp_path, text)
-    alibi = [trained("alibi", dataset=dataset, block_size=64, seed=seed) for seed in (1, 2)]
-    learnable = trained("learnable", dataset=dataset, block_size=64)
-    flags = [f"--protocol={protocol}", "--blocks=4", flag]
-    results = evaluate(*alibi, learnable, *flags, f"--keep={tmp_path}/kept")
-    values, absolute = (result["values"][key] for result in results.runs.values())
-    assert [*values] == lengths.split()
-    assert [n for n, value in absolute.items() if value] == lengths.split()[:n_trained]
-    assert all(0 <= value["low"] <= value["high"] <= 1 for value in values.values())
-    assert "rise" not in results.out and (" (learned 0 of 2)" in results.out) == (protocol == "task")
-    assert [*(tmp_path / "results").glob(f"{protocol}-*.png")]
-    again = evaluate(tmp_path / "kept" / "alibi", learnable, *flags)
-    assert again.out.count("measured before") == 1
-    assert again.runs["alibi"]["values"][key] == values
 
 
 def test_scalings_and_a_window(runs, evaluate):
@@ -240,6 +215,23 @@ def test_an_interrupted_measurement_resumes(runs, evaluate, monkeypatch):
     assert lengths == [4, 8, 16, 32, 32, 64, 128, 256]
     evaluate(*flags, "--lengths=8,64,256")  # a part of what is there
     assert len(lengths) == 8
+
+
+def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, evaluate, tmp_path):
+    run = shutil.copytree(runs / "none", tmp_path / "none", ignore=shutil.ignore_patterns("length*"))
+    kill = "import os, sys, eval_length; os.fsync = lambda fd: os.kill(os.getpid(), 9)"
+    command = [
+        sys.executable,
+        "-c",
+        f"{kill}; eval_length.main(sys.argv[1:])",
+        run,
+        f"--results_dir={tmp_path}",
+        "--blocks=20",
+    ]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
+    assert {path.suffix for path in run.glob(".*")} == {".lock", ".tmp"}
+    evaluate(run)
+    assert not [*run.glob(".*")]
 
 
 def test_two_evaluations_of_one_run_wait_for_each_other(runs, tmp_path):

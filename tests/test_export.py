@@ -106,7 +106,7 @@ def test_the_tokenizer_encodes_and_decodes_as_ours(name, tmp_path, gpt2_bpe):
     }.items(),
 )
 def test_mistake_exporting_what_hugging_face_does_not_compute(flags, named):
-    model = GPT(GPTConfig(8, 8, 1, 2, 8, **settings_of(flags)))
+    model = GPT(GPTConfig(block_size=8, vocab_size=8, n_layer=1, n_head=2, n_embd=8, **settings_of(flags)))
     with pytest.raises(ValueError, match=f"cannot export .*{named}"):
         export.to_hugging_face(model, None)
 

@@ -63,6 +63,7 @@ def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path):
         ("model_type", "llama", "model_type"),
         ("activation_function", "relu", "activation_function"),
         ("scale_attn_weights", False, "scale_attn_weights"),
+        ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
         ("n_layer", 3, "transformer.h.2.attn."),
         ("n_layer", 1, "transformer.h.1.ln_1."),
         ("n_embd", 128, "transformer.h.0.attn.c_attn.bias', torch.Size([192]), torch.Size([384])"),

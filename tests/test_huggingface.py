@@ -110,3 +110,8 @@ def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypa
     with pytest.raises(ValueError, match=word):
         main([f"--name={tmp_path}/new", CHAR, *flags.format(tmp=tmp_path).split()])
     assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "pip install datasets" in refused(main, "hf:a/b", CHAR, f"--name={tmp_path}/new")

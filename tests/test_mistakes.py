@@ -38,6 +38,7 @@ MISTAKES = {
         "--layers=windows=8": "did you mean --window?",
         "--layers=n_layer=2": "--n_layer",
         "--layers=*0|window=8": "*0 must be a count",
+        "--layers=*x|window=8": "*x must be a count",
         "--layers=window=8|pos_scheme=sinusoidal": "sinusoidal",
         "--layers=window=2/1": "2/1",
         "--layers=window=1.5": "window=1.5",
@@ -115,3 +116,9 @@ def test_mistake(main, flags, word, tiny, trained, tmp_path, refused):
         assert "window=64 *3 | pos_scheme=none" in message  # its form
     assert not (tmp_path / "r").exists()
     assert contents() == before
+
+
+def test_a_mistake_in_the_environment_is_one_line(tiny, tmp_path, monkeypatch, refused):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "RANK" in refused(train.main, *tiny, f"--out_dir={tmp_path}/r")
+    assert not (tmp_path / "r").exists()

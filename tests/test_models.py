@@ -23,17 +23,17 @@ import_transformers()
 
 FILES = {path.stem: path for path in sorted((ROOT / "config/models").glob("*.py"))}
 SMALL = 64  # block_size where whole layers are compared
-DEPTH = 48  # MiMo's, and a multiple of the other models' periods
 
 
 @dataclass(frozen=True)
 class Published:
-    """A model's published numbers, where they are not the defaults of its configuration class."""
+    """A model's published numbers. What is missing here is the default of its configuration class."""
 
     module: str  # in transformers.models
     prefix: str  # of its classes
     length: int  # tokens in training
-    head_size: int = 128  # channels
+    n_layer: int
+    head_size: int
     rotation: dict | None = None  # its rope_parameters without stretching
     stretched: dict | None = None  # and with it
     numbers: dict = field(default_factory=dict)
@@ -79,12 +79,14 @@ def yarn(theta, factor, length, **more):
 
 LLAMA_4_SCALING = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}
 MODELS = {
-    "smollm3": Published("smollm3", "SmolLM3", 65536, rotation=rotation(5e6)),
-    "command_a": Published("cohere2", "Cohere2", 8192, rotation=rotation(5e4), interleaved=True),
+    "smollm3": Published("smollm3", "SmolLM3", 65536, 36, 128, rotation(5e6)),
+    "command_a": Published("cohere2", "Cohere2", 8192, 64, 128, rotation(5e4), interleaved=True),
     "k_exaone": Published(
         "exaone_moe",
         "ExaoneMoe",
         length=8192,
+        n_layer=48,
+        head_size=128,
         rotation=rotation(1e6),
         numbers={"sliding_window": 128},
         comparable={"first_k_dense_replace": 99},
@@ -93,6 +95,8 @@ MODELS = {
         "afmoe",
         "Afmoe",
         length=4096,
+        n_layer=32,
+        head_size=128,
         rotation=rotation(1e4),
         numbers={"sliding_window": 2048},
         comparable={"num_dense_layers": 99},
@@ -101,6 +105,8 @@ MODELS = {
         "llama4",
         "Llama4Text",
         length=262144,
+        n_layer=48,
+        head_size=128,
         rotation=rotation(5e5),
         numbers={"use_qk_norm": False},
         comparable={"intermediate_size_mlp": 16, "moe_layers": []},
@@ -110,6 +116,8 @@ MODELS = {
         "olmo3",
         "Olmo3",
         length=8192,
+        n_layer=32,
+        head_size=128,
         rotation=per_type(rotation(5e5), rotation(5e5)),
         stretched=per_type(yarn(5e5, 8.0, 8192), rotation(5e5)),
         n_head=1,  # its norm spans all heads
@@ -118,6 +126,7 @@ MODELS = {
         "gemma3",
         "Gemma3Text",
         length=32768,
+        n_layer=34,
         head_size=256,
         rotation=per_type(rotation(1e6), rotation(1e4)),
         stretched=per_type(rotation(1e6, factor=8.0) | {"rope_type": "linear"}, rotation(1e4)),
@@ -127,6 +136,7 @@ MODELS = {
         "gemma4",
         "Gemma4Text",
         length=16384,
+        n_layer=30,
         head_size=256,
         comparable={"global_head_dim": 256, "hidden_size_per_layer_input": 0},
     ),
@@ -134,6 +144,7 @@ MODELS = {
         "gpt_oss",
         "GptOss",
         length=4096,
+        n_layer=36,
         head_size=64,
         rotation=rotation(150000.0),
         stretched=yarn(150000.0, 32.0, 4096, truncate=False),
@@ -143,6 +154,8 @@ MODELS = {
         "granite_swa",
         "GraniteSWA",
         length=8192,
+        n_layer=24,
+        head_size=128,
         rotation=rotation(1e4),
         comparable={"attention_multiplier": 128**-0.5},
     ),
@@ -150,6 +163,7 @@ MODELS = {
         "mimo_v2_flash",
         "MiMoV2Flash",
         length=32768,
+        n_layer=48,
         head_size=192,
         comparable={"v_head_dim": 192, "n_routed_experts": 4, "num_experts_per_tok": 2},
     ),
@@ -157,6 +171,8 @@ MODELS = {
         "ministral3",
         "Ministral3",
         length=16384,
+        n_layer=34,
+        head_size=128,
         rotation=rotation(1e6, **LLAMA_4_SCALING),
         stretched=yarn(1e6, 16.0, 16384, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
     ),
@@ -164,6 +180,8 @@ MODELS = {
         "qwen3",
         "Qwen3",
         length=32768,
+        n_layer=36,
+        head_size=128,
         rotation=rotation(1e6),
         stretched=yarn(1e6, 4.0, 32768),
     ),
@@ -171,6 +189,8 @@ MODELS = {
         "glm4_moe",
         "Glm4Moe",
         length=131072,
+        n_layer=92,
+        head_size=128,
         rotation=rotation(1e6, partial_rotary_factor=0.5),
         comparable={"use_qk_norm": True, "first_k_dense_replace": 99},
     ),
@@ -178,6 +198,8 @@ MODELS = {
         "inkling",
         "InklingText",
         length=2048,
+        n_layer=66,
+        head_size=128,
         comparable={"swa_num_attention_heads": 2, "swa_num_key_value_heads": 1, "dense_mlp_idx": 99},
     ),
 }
@@ -185,19 +207,21 @@ FORMS = [(name, "trained") for name in MODELS] + [(name, "stretched") for name, 
 
 
 def recipe(name, form, **size):
-    """Our GPTConfig of a model, with its heads."""
+    """Our GPTConfig of a model at a size."""
     values = config.read_file(TrainConfig, FILES[name])
     if values["pos_scheme"] not in scheme_names():
         pytest.skip(f"there is no scheme {values['pos_scheme']}")
     if form == "stretched":
         values["layers"] = runpy.run_path(str(FILES[name]))["_stretched"]
-    n_head = MODELS[name].n_head
-    heads = dict(n_head=n_head, n_embd=n_head * MODELS[name].head_size)
-    return GPTConfig(**values | size | heads, vocab_size=50, bias=False)
+    return GPTConfig(**values | size | {"vocab_size": 50})
 
 
 def published_recipe(name, form):
-    return recipe(name, form, block_size=MODELS[name].length, n_layer=DEPTH)
+    theirs = MODELS[name]
+    width = theirs.n_head * theirs.head_size
+    return recipe(
+        name, form, block_size=theirs.length, n_layer=theirs.n_layer, n_head=theirs.n_head, n_embd=width, bias=False
+    )
 
 
 def layer_types(configuration):
@@ -214,7 +238,7 @@ def their_window(configuration, layer_type):
 def test_frequencies_and_windows_at_the_published_size(name, form):
     """They compute frequencies, and the factor on q and k, in float32."""
     theirs = MODELS[name]
-    configuration = theirs.configuration(form, DEPTH)
+    configuration = theirs.configuration(form, theirs.n_layer)
     rotary_class = theirs.classes()[1]
     rotary = rotary_class and rotary_class(configuration)
     for kind, layer_type in zip(published_recipe(name, form).kinds, layer_types(configuration), strict=True):
@@ -352,8 +376,9 @@ def test_every_layer_attends_as_theirs(name, form):
     """How much each query attends to each key, in six layers and twice the training length: which layers rotate, with
     which pairs; norms, windows, sinks and temperatures."""
     theirs = MODELS[name]
+    width = theirs.n_head * theirs.head_size
     n_tokens = 2 * SMALL
-    ours = recipe(name, form, block_size=SMALL, n_layer=6)
+    ours = recipe(name, form, block_size=SMALL, n_layer=6, n_head=theirs.n_head, n_embd=width, bias=False)
     model = GPT(ours).eval()
     _, layers = model.enter(torch.zeros(1, n_tokens, dtype=torch.long))
     their_layers = their_attention(name, form, ours, n_tokens)
@@ -398,6 +423,11 @@ def test_every_file_trains_resumes_writes_and_is_evaluated(name, dataset, tmp_pa
     assert len(texts[0]) == 21
     assert evaluate(run, "--lengths=16,64").out
     assert "cannot export" in refused(export.main, run)
+
+
+def test_a_depth_without_some_kind_of_layer_is_refused():
+    with pytest.raises(ValueError, match="n_layer=1"):
+        config.load(TrainConfig, [str(FILES["olmo3"]), "--n_layer=1"])
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMS if form == "stretched"])

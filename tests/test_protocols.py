@@ -1,6 +1,6 @@
-"""Each protocol against plain forward passes, and what it makes of known losses."""
+"""Each protocol on models whose losses are known, and against one plain forward pass per window."""
 
-from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,12 +10,35 @@ from conftest import dataset_of, measured, protocol_of
 
 import data
 from eval_length import EvalConfig
-from evaluation.protocols import PROTOCOLS
+from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.windows import Scorer
 from model import GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
 
 LOSSES = [name for name, protocol in PROTOCOLS.items() if protocol.ranked]
+
+
+class KnownModel:
+    """Its loss at position p of a window is f(p), whatever the text: over three tokens, token 0 has the probability
+    exp(−f(p)), and every token of the text is 0."""
+
+    config = GPTConfig(block_size=16, vocab_size=3, n_embd=12, pos_scheme="none")
+    lm_head = torch.nn.Identity()  # `hidden` returns the logits
+    lm_head.weight = torch.zeros(1)
+
+    def __init__(self, f):
+        self.f = f
+
+    def hidden(self, idx, last, positions=None):
+        p = torch.exp(-self.f(torch.arange(idx.size(1), dtype=torch.float64)[-last:]))
+        others = (1 - p) / 2
+        return torch.stack((p, others, others), dim=-1).log().expand(len(idx), -1, -1)
+
+
+def known(f, name):
+    """A protocol, and what is `measured` of a model whose loss at position p is f(p)."""
+    protocol = protocol_of(name, dataset_of(*["a" * 300] * 10), lengths="16,32,64,128", blocks=10)
+    return protocol, *measured(protocol, KnownModel(f))
 
 
 @pytest.mark.parametrize("trained, first", [(2, 2), (3, 3), (8, 4), (30, 15), (31, 31), (100, 25)])
@@ -26,18 +49,25 @@ def test_the_default_lengths_are_doubled_up_to_16_times_the_training_length(name
     assert trained in lengths and lengths[-1] == 16 * trained
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name):
+    def f(p):
+        return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
+
+    protocol, _, _, scorer = known(f, name)
+    for length in protocol.jobs(KnownModel.config).values():
+        expected = f(torch.arange(length, dtype=torch.float64)).numpy()
+        losses = protocol.block_losses(length, scorer)
+        shapes = {"sliding": (4, 16), "nonoverlapping": (128 // length, length), "position": (1, length)}
+        shape = (10, *shapes.get(name, (1, 4)))
+        np.testing.assert_allclose(losses, np.broadcast_to(expected[-shape[2] :], shape), atol=1e-5, strict=True)
+
+
 @pytest.mark.parametrize("harm", [0.0, 0.3])
-def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, monkeypatch):
+def test_nonoverlapping_is_split_into_dilution_and_real_change(harm):
     """A model that is poor at the first 8 positions of a window and the same from there on gains nothing by a longer
     one; one that gets worse from position 40 on does so by the mean of what it loses there."""
-    protocol = protocol_of("nonoverlapping", dataset_of("a" * 3000), lengths="16,32,64,128", blocks=10)
-
-    def block_losses(length, scorer):
-        p = np.arange(length)
-        return np.tile(1.0 + 1.0 * (p < 8) + harm * (p >= 40), (10, 128 // length, 1))
-
-    monkeypatch.setattr(protocol, "block_losses", block_losses)
-    means, *_ = measured(protocol, SimpleNamespace(config=GPTConfig(block_size=16, pos_scheme="none")))
+    _, means, *_ = known(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping")
     for n in (32, 64, 128):
         assert means["dilution"][n] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
         assert means["real"][n] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
@@ -45,22 +75,24 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm, monkeypatch
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", ["fixed", "sliding", "nonoverlapping"])
 def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, name):
     model = load_checkpoint(trained(scheme)).model(torch.device("cpu"))
     longest = 16 if model.config.max_positions else 64
     text = data.load(dataset)
     protocol = protocol_of(name, text, lengths=f"{longest // 4},{longest}", blocks=6)
     scorer = Scorer(model, text, torch.float32)
-    for length in protocol.jobs(model.config).values():
-        n_windows = {"sliding": 4, "nonoverlapping": longest // length}.get(name, 1)
-        scored = min(length, protocol.block_tokens)
-        for end, losses in zip(protocol.blocks.ends, protocol.block_losses(length, scorer), strict=True):
-            ends = end - scored * np.arange(n_windows)
-            windows = text.val.windows(ends - length, length)
-            logits, _ = model(windows[:, :-1], windows[:, 1:])
-            expected = F.cross_entropy(logits[:, -scored:].mT, windows[:, -scored:], reduction="none")
-            np.testing.assert_allclose(losses.mean(axis=0), expected.mean(0).detach(), atol=1e-5)
+    for length in protocol.lengths:
+        scored = length if name == "nonoverlapping" else protocol.block_tokens
+        windows = {"fixed": 1, "sliding": 4, "nonoverlapping": longest // length}[name]
+        losses = protocol.block_losses(length, scorer)
+        for end, block in zip(protocol.blocks.ends, losses, strict=True):
+            expected = 0
+            for last in range(end, end - scored * windows, -scored):
+                window = text.val.windows(np.array([last - length]), length)
+                logits, _ = model(window[:, :-1], window[:, 1:])
+                expected += F.cross_entropy(logits[0, -scored:], window[0, -scored:]).item() / windows
+            assert block.mean() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
@@ -77,3 +109,18 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
                 assert changed < 1e-5 if window else changed > 1e-4
             if window:
                 assert means["over_cut"][n] == pytest.approx(0, abs=1e-5)
+
+
+@mock.patch.dict(PROTOCOLS)
+def test_a_further_protocol_is_one_class(trained, evaluate, tmp_path):
+    """It gets its flag, files, table and picture without any other change."""
+
+    class Bits(Protocol, name="bits"):
+        question = "the loss in bits"
+
+        def losses(self, arrays):
+            return {n: values / np.log(2) for n, values in super().losses(arrays).items()}
+
+    out = evaluate(trained("rope"), "--protocol=bits").out
+    assert "bits: the same 20 blocks" in out
+    assert [*(tmp_path / "results").glob("length-bits-??????.png")]

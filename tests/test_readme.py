@@ -98,6 +98,8 @@ def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, c
     tests = "".join(p.read_text() for p in (ROOT / "tests").glob("*.py"))
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
+    for path in re.findall(r"`(schemes/\w+\.png)`", text):
+        assert (ROOT / "docs" / path).exists(), path
 
     files = [ROOT / "model.py", *(ROOT / "schemes").glob("*.py")]
     code = "".join(path.read_text() for path in files)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import WrittenModel, dataset_of, measured, protocol_of
+from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol_of
 
 import data
 from data import recall as generator
@@ -30,10 +30,9 @@ def test_questions_are_found_within_their_document():
     assert questions.tolist() == [[0, 8], [0, 10], [11, 19]]
 
 
-@pytest.mark.parametrize("name", ["recall", "task"])
-def test_a_text_without_facts_or_examples_is_a_mistake(name, dataset):
-    with pytest.raises(ValueError, match=f"config/{name}.py"):
-        protocol_of(name, data.load(dataset))
+def test_a_text_without_facts_is_a_mistake(dataset):
+    with pytest.raises(ValueError, match="config/recall.py"):
+        protocol_of("recall", data.load(dataset))
 
 
 class Remembers(WrittenModel):
@@ -91,3 +90,18 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole(d
         assert set(re.sub(r"\d[a-z]", "..", new)[1:]) == {"."}  # no half of a mention, but where the window begins
         n_changed = sum(a != b for a, b in zip(old, new, strict=True))
         assert n_changed <= 2 * old.count(question[0]) + 4
+
+
+def test_the_command(trained, evaluate, tmp_path):
+    text = facts_dataset(tmp_path)
+    alibi, learnable = (trained(scheme, dataset=text, block_size=64) for scheme in ("alibi", "learnable"))
+    flags = ["--protocol=recall", "--blocks=4", "--lengths=256"]
+    results = evaluate(alibi, learnable, *flags, f"--keep={tmp_path}/kept")
+    values = {name: run["values"]["accuracy"] for name, run in results.runs.items()}
+    assert list(values["alibi"]) == ["4", "8", "16", "32", "64", "128"]
+    assert values["learnable"]["64"] is None
+    assert 0 <= values["alibi"]["128"]["low"] <= values["alibi"]["128"]["high"] <= 1
+    assert "distance ≥" in results.out and "rise" not in results.out
+    assert [*(tmp_path / "results").glob("recall-*.png")]
+    again = evaluate(tmp_path / "kept" / "alibi", learnable, *flags)
+    assert again.out.count("measured before") == 1

@@ -5,11 +5,34 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import WrittenModel, dataset_of, measured, protocol_of
+from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol_of
 
 from data.recall import Random
 from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of
+from eval_length import main
 from evaluation.tasks import learned
+
+
+def insertion_sort(question):
+    answer = ""
+    for symbol in question:
+        place = sum(ord(other) < ord(symbol) for other in answer)
+        answer = answer[:place] + symbol + answer[place:]
+    return answer
+
+
+def count_majority(question):
+    lead = 0
+    for letter in question:
+        lead += 1 if letter == "a" else -1
+    return "a" if lead > 0 else "b"
+
+
+def flip(question):
+    odd = False
+    for bit in question:
+        odd ^= bit == "1"
+    return "1" if odd else "0"
 
 
 def add_by_hand(question):
@@ -22,12 +45,12 @@ def add_by_hand(question):
 
 
 RULES = {  # the answer to a question, written again
-    "copy": lambda question: question,
-    "repeat_copy": lambda question: question,
+    "copy": lambda question: "".join(question[i] for i in range(len(question))),
+    "repeat_copy": lambda question: "".join(question[i] for i in range(len(question))),
     "reverse": lambda question: "".join(reversed(question)),
-    "sort": lambda question: "".join(sorted(question)),
-    "majority": lambda question: "a" if question.count("a") > len(question) / 2 else "b",
-    "parity": lambda question: str(sum(map(int, question)) % 2),
+    "sort": insertion_sort,
+    "majority": count_majority,
+    "parity": flip,
     "addition": add_by_hand,
     "lookup": lambda question: dict(zip(question[:-1:2], question[1::2], strict=True))[question[-1]],
     "selective_copy": lambda question: "".join(symbol for symbol in question if symbol.isalpha()),
@@ -38,6 +61,19 @@ def task_dataset(name):
     """A dataset of six generated documents."""
     dataset = dataset_of(*(document(name, seed) for seed in range(6)))
     return replace(dataset, meta={"source": {"text": source_of(name), "tokenizer": "char"}})
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_answers_follow_the_rule(name):
+    for n in (1, 2, 7, LONGEST, 8 * LONGEST):
+        answers = set()
+        for question, answer in fresh_examples(name, n, 50, seed=0):
+            assert answer == RULES[name](question)
+            assert len(question) == {"addition": 2 * n + 1, "lookup": 2 * n + 1}.get(name, n)
+            if name in ("copy", "reverse", "sort"):
+                assert len(set(question)) == n
+            answers.add(answer)
+        assert len(answers) > 1
 
 
 def test_the_texts_are_the_same_on_every_machine():
@@ -142,7 +178,24 @@ def test_seeds_that_have_not_learned_the_task_are_left_out_of_the_mean():
     assert protocol.values(arrays, 128)["exact"][40].mean(axis=1).tolist() == [0.5, 0, 1]
 
 
-@pytest.mark.parametrize("settings, word", [({"trained": 16}, "block_size=16"), ({"lengths": "200"}, "180")])
-def test_mistakes(settings, word):
-    with pytest.raises(ValueError, match=word):
-        protocol_of("task", task_dataset("copy"), **{"trained": 128} | settings)
+def test_the_command(trained, evaluate, refused, tmp_path):
+    text = facts_dataset(tmp_path, "copy")
+    runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
+    learnable = trained("learnable", dataset=text, block_size=64)
+    flags = ["--protocol=task", "--blocks=4"]
+    results = evaluate(*runs, learnable, *flags, f"--keep={tmp_path}/kept")
+    alibi, absolute = results.runs.values()
+    assert alibi["note"] == " (learned 0 of 2)" and results.out.count("learned 0 of 1") == 1
+    assert [*alibi["values"]["exact"]] == ["5", "10", "20", "40", "80", "160"]
+    assert 0 <= alibi["values"]["exact_behind"]["160"]["low"] <= alibi["values"]["tokens"]["160"]["high"] <= 1
+    assert absolute["values"]["exact"]["20"] and not absolute["values"]["exact"]["40"]
+    assert not absolute["values"]["exact_behind"]["5"]
+    assert [*(tmp_path / "results").glob("task-*.png")]
+    (kept,) = (tmp_path / "kept").glob("alibi*.npz")
+    again = evaluate(kept, learnable, *flags)
+    assert again.out.count("measured before") == 1
+    assert again.runs[kept.stem]["values"]["exact"] == alibi["values"]["exact"]
+    assert "config/task.py" in refused(main, trained("rope"), "--protocol=task")
+    assert "block_size=16" in refused(main, trained("rope", dataset=text), "--protocol=task")
+    assert "180" in refused(main, *runs, "--protocol=task", "--lengths=200")
+    assert "max_position" in refused(main, *runs, "--protocol=task", "--max_position=300")
