@@ -33,7 +33,7 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     label_ends(axes, ends)
 
 
-def draw_losses(axes, lines, lengths, models=MODELS):
+def draw_losses(axes, lines, lengths):
     """The losses of lines by length. Those that fail leave the picture, and their labels say how far they rise."""
     curves = {}
     remarks = {}
@@ -48,7 +48,7 @@ def draw_losses(axes, lines, lengths, models=MODELS):
             in_view.extend(np.concatenate([*curves[name].values()]))
     cut_off(axes, in_view)
     length_axis(axes, lengths, [128])
-    draw_curves(axes, curves, remarks, models)
+    draw_curves(axes, curves, remarks)
 
 
 def draw_decision():

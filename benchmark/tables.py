@@ -258,8 +258,9 @@ def tasks(n, names, *schemes):
     for scheme in schemes:
         row = {"": f"`{scheme}`"}
         for task in names.split(","):
-            if is_line(BENCHMARK / "tasks" / task / scheme):
-                arrays = Line.read(BENCHMARK / "tasks" / task / scheme).arrays
+            path = BENCHMARK / "tasks" / task / scheme
+            if is_line(path):
+                arrays = Line.read(path).arrays
                 has_learned = learned(arrays)
                 exact = arrays[f"exact-{n}"][has_learned]
                 cell = f"{exact.mean():.0%}" if len(exact) else "—"
