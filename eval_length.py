@@ -112,6 +112,7 @@ def path_to_keep(cfg, name, runs):
     """Where --keep writes the line of runs with this name, without .npz: it is named by them and by what the evaluation
     changes in their models, in words (window=128): rope-window128. ValueError if the file there has further seeds."""
     words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
+    words = [re.sub(r"[^\w.]+", "_", word) for word in words]  # layers=window=1/4 *3 | … is no name of a file
     path = Path(cfg.keep, "-".join([without_seed(Path(name).name, runs[0].settings), *words]))
     if is_line(path):
         missing = {run["seed"] for run in Line.read(path).runs} - {run.settings["seed"] for run in runs}

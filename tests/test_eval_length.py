@@ -349,9 +349,11 @@ def test_a_kept_result_is_written_whole(runs, seeds, evaluate, tmp_path, refused
     stopped.save(tmp_path / "stopped" / "latest.pt")
     assert "step 3 of 4" in refused(eval_length.main, tmp_path / "stopped", keep)
     assert f"{keep}\n" in refused(eval_length.main, paths[0], f"--keep={path}")
-    for flags in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"]):
+    layers = "--layers=window=1/2 temperature=.1"
+    for flags in (["--window=8"], ["--max_position=300"], ["--rope_scaling=yarn", "--window=8"], [layers]):
         evaluate(paths[0], *flags, keep)
     names = {"rope.npz", "rope-window8.npz", "rope-max_position300.npz", "rope-window8-yarn.npz"}
+    names.add("rope-window1_2_temperature.1.npz")
     assert {path.name for path in (tmp_path / "kept").iterdir()} == names
     assert Line.read(tmp_path / "kept" / "rope-window8").config.window == 8
     assert path.read_bytes() == before
