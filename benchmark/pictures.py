@@ -1,4 +1,4 @@
-"""Draws decision.png, onset.png, seeing.png and steps.png of docs/ from benchmark/:  python -m benchmark.pictures"""
+"""Draws decision.png, models.png, onset.png, seeing.png and steps.png of docs/ from benchmark/:  python -m benchmark.pictures"""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     label_ends(axes, ends)
 
 
-def draw_losses(axes, lines, lengths):
+def draw_losses(axes, lines, lengths, models=MODELS):
     """The losses of lines by length. Those that fail leave the picture, and their labels say how far they rise."""
     curves = {}
     remarks = {}
@@ -48,7 +48,7 @@ def draw_losses(axes, lines, lengths):
             in_view.extend(np.concatenate([*curves[name].values()]))
     cut_off(axes, in_view)
     length_axis(axes, lengths, [128])
-    draw_curves(axes, curves, remarks)
+    draw_curves(axes, curves, remarks, models)
 
 
 def draw_decision():
@@ -77,6 +77,20 @@ def draw_decision():
         xlabel="characters back to a fact (at least)",
         ylabel="facts found (%)",
     )
+    return figure
+
+
+def draw_models():
+    """The positions of well-known models, without windows and with them."""
+    figure, panels = figure_of(2, "", 7, 5, "three models of each recipe; thin: single models")
+    recipes = {
+        "All layers see everything": "rope,smollm3,glm4,key_offset,alibi_offset",
+        "Some layers have a window of 32": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,gpt_oss_without_sinks,"
+        "granite_swa,mimo_v2",
+    }
+    for axes, (title, names) in zip(panels, recipes.items(), strict=True):
+        draw_losses(axes, read_lines("models", names), [128, 256, 512, 2048], models=3)
+        axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
     return figure
 
 
@@ -162,6 +176,7 @@ def draw_steps():
 
 if __name__ == "__main__":
     draw_decision().savefig(ROOT / "docs" / "decision.png")
+    draw_models().savefig(ROOT / "docs" / "models.png")
     draw_onset().savefig(ROOT / "docs" / "onset.png")
     draw_seeing().savefig(ROOT / "docs" / "seeing.png")
     draw_steps().savefig(ROOT / "docs" / "steps.png")

@@ -31,6 +31,7 @@ PAGES = (
     "docs/which-scheme.md",
     "docs/statements.md",
     "docs/method.md",
+    "docs/models.md",
     "docs/position-encoding.md",
     "docs/position-encoding.zh.md",
     "benchmark/evidence.md",
