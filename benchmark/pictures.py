@@ -1,4 +1,4 @@
-"""Draws decision.png, models.png, onset.png, seeing.png and steps.png of docs/ from benchmark/:  python -m benchmark.pictures"""
+"""Draws the pictures of docs/ from benchmark/:  python -m benchmark.pictures"""
 
 from pathlib import Path
 
