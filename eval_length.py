@@ -30,6 +30,7 @@ from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
 from run.drawing import save_picture
 from run.script import script
+from schemes import _rope_scaling
 
 __doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
 
@@ -123,7 +124,7 @@ def path_to_keep(cfg, name, runs):
 
 def scheme_source(model_config):
     """The source of the modules that define a model's schemes. If it changes, losses measured before are not reused."""
-    modules = set()
+    modules = {_rope_scaling}
     for kind in (model_config, *model_config.kinds):
         classes = find_scheme(kind.pos_scheme).__mro__
         modules.update(map(inspect.getmodule, classes[: classes.index(PositionScheme)]))

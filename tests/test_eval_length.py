@@ -1,3 +1,4 @@
+import inspect
 import io
 import os
 import shutil
@@ -19,6 +20,7 @@ from evaluation.windows import Scorer
 from model import scheme_names
 from run import files
 from run.checkpoint import load_checkpoint
+from schemes import _rope_scaling
 
 SCORE = "evaluation.windows.Scorer.score"
 
@@ -195,6 +197,13 @@ def test_nothing_is_measured_twice(runs, evaluate, monkeypatch):
     assert again.runs == before.runs and again.out.count("measured before") == 2
     with pytest.raises(TypeError):
         evaluate(*flags, "--seed=22")
+
+    def edited(module, getsource=inspect.getsource):
+        return getsource(module) + "# edited" * (module is _rope_scaling)
+
+    monkeypatch.setattr(inspect, "getsource", edited)
+    with pytest.raises(TypeError):
+        evaluate(*flags)
 
 
 def test_an_interrupted_measurement_resumes(runs, evaluate, monkeypatch):
