@@ -832,7 +832,7 @@ def layer_kinds(config):
         for settings, count in read_layers(LayerConfig, config.layers):
             kinds += [config.kind(settings)] * count
         if set(kinds) != set(kinds[: config.n_layer]):
-            raise ValueError(f"n_layer={config.n_layer} is too small for all of these kinds")
+            raise ValueError(f"n_layer={config.n_layer} leaves out a kind: they take {len(kinds)} layers")
     except ValueError as error:
         raise ValueError(f"layers={config.layers!r}: {error}; an example: window=64 *3 | pos_scheme=none") from None
     return (kinds * config.n_layer)[: config.n_layer]
