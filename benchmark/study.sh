@@ -66,8 +66,8 @@ for seed in "$@"; do
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $most; do run "$name" "$seed" --max_iters=3400; done ;;
     models) for name in $recipes key_offset alibi_offset; do run "$name" "$seed"; done ;;
-    models3400) for name in $unlike; do run "$name" "$seed" --max_iters=3400; done ;;
-    models_recall) for name in $unlike; do run "$name" "$seed" config/recall.py; done ;;
+    models3400) for name in $unlike alibi_offset; do run "$name" "$seed" --max_iters=3400; done ;;
+    models_recall) for name in $unlike alibi_offset; do run "$name" "$seed" config/recall.py; done ;;
     time) for name in alibi fox5; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
     steps6900) for name in rope fox5 rope_nope; do run "$name" "$seed" --max_iters=6900; done ;;
     rates64) for factor in 0.5 1 2; do rate rope "$seed" "$factor" --n_embd=64; done ;;
