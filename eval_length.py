@@ -123,7 +123,7 @@ def path_to_keep(cfg, name, runs):
 
 
 def scheme_source(model_config):
-    """The source of the modules that define a model's schemes. If it changes, losses measured before are not reused."""
+    """The source of what defines a model's schemes. If it changes, losses measured before are not reused."""
     modules = {_rope_scaling}
     for kind in (model_config, *model_config.kinds):
         classes = find_scheme(kind.pos_scheme).__mro__

@@ -49,6 +49,7 @@ def draw_losses(axes, lines, lengths, models=MODELS):
     cut_off(axes, in_view)
     length_axis(axes, lengths, [128])
     draw_curves(axes, curves, remarks, models)
+    axes.set(xlabel="characters of context", ylabel="loss (nats per character)")
 
 
 def draw_decision():
@@ -58,11 +59,7 @@ def draw_decision():
     )
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
     draw_losses(left, read_lines(".", f"rope,sinusoidal,none,{FINDERS}"), [32, 64, 128, 256, 512, 1024, 2048])
-    left.set(
-        title="Past the training length, three schemes fail; DAPE is lowest",
-        xlabel="characters of context",
-        ylabel="loss (nats per character)",
-    )
+    left.set_title("Past the training length, three schemes fail; DAPE is lowest")
 
     curves = {}
     for name in FINDERS.split(","):
@@ -90,7 +87,7 @@ def draw_models():
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
         draw_losses(axes, read_lines("models", names), [128, 256, 512, 2048], models=3)
-        axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
+        axes.set_title(title)
     return figure
 
 

@@ -9,7 +9,7 @@ classics="rope alibi t5 none sinusoidal learnable transformer_xl rope_nope"
 wide="rope alibi t5 fox5 rope_nope dape"
 most="$classics fox5 scale_invariant dape"  # in other settings
 recipes="smollm3 command_a olmo3 gemma3 gemma4 gpt_oss gpt_oss_without_sinks granite_swa mimo_v2 glm4 inkling"
-unlike="command_a gemma3 gpt_oss key_offset"  # the four recipes that differ most
+unlike="command_a gemma3 gpt_oss key_offset alibi_offset"  # the four that differ most (card 12), and another
 tasked="none learnable alibi rope t5 fox5 rope_nope transformer_xl sinusoidal dape rope_sampled sinusoidal_sampled"
 newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
@@ -66,8 +66,8 @@ for seed in "$@"; do
     recall) for name in $classics $newer; do run "$name" "$seed" config/recall.py; done ;;
     steps) for name in $most; do run "$name" "$seed" --max_iters=3400; done ;;
     models) for name in $recipes key_offset alibi_offset; do run "$name" "$seed"; done ;;
-    models3400) for name in $unlike alibi_offset; do run "$name" "$seed" --max_iters=3400; done ;;
-    models_recall) for name in $unlike alibi_offset; do run "$name" "$seed" config/recall.py; done ;;
+    models3400) for name in $unlike; do run "$name" "$seed" --max_iters=3400; done ;;
+    models_recall) for name in $unlike; do run "$name" "$seed" config/recall.py; done ;;
     time) for name in alibi fox5; do run "$name" "$seed" --max_iters=1725; done ;;  # as long as DAPE's 850
     steps6900) for name in rope fox5 rope_nope; do run "$name" "$seed" --max_iters=6900; done ;;
     rates64) for factor in 0.5 1 2; do rate rope "$seed" "$factor" --n_embd=64; done ;;
