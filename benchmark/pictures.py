@@ -14,8 +14,8 @@ FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
 def by_length(line):
-    """{characters of context: the mean losses of the models}"""
-    return {round(128 * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
+    """{length of the context: the mean losses of the models}"""
+    return {round(line.trained * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
 
 
 def draw_curves(axes, curves, remarks, models=MODELS):
@@ -33,7 +33,7 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     label_ends(axes, ends)
 
 
-def draw_losses(axes, lines, lengths, models=MODELS):
+def draw_losses(axes, lines, lengths, models=MODELS, trained=128, unit="character"):
     """The losses of lines by length. Those that fail leave the picture, and their labels say how far they rise."""
     curves = {}
     remarks = {}
@@ -47,9 +47,9 @@ def draw_losses(axes, lines, lengths, models=MODELS):
         else:
             in_view.extend(np.concatenate([*curves[name].values()]))
     cut_off(axes, in_view)
-    length_axis(axes, lengths, [128])
+    length_axis(axes, lengths, [trained])
     draw_curves(axes, curves, remarks, models)
-    axes.set(xlabel="characters of context", ylabel="loss (nats per character)")
+    axes.set(xlabel=f"{unit}s of context", ylabel=f"loss (nats per {unit})")
 
 
 def draw_decision():
@@ -74,6 +74,14 @@ def draw_decision():
         xlabel="characters back to a fact (at least)",
         ylabel="facts found (%)",
     )
+    return figure
+
+
+def draw_larger():
+    """Models of twenty times the size."""
+    notes = "three models of each scheme unless a label says otherwise; thin: single models"
+    figure, (axes,) = figure_of(1, "With 17M parameters, ALiBi rises, and FoX gains from far text", 8, 5, notes)
+    draw_losses(axes, read_lines("larger"), [128, 512, 1024, 2048, 8192], models=3, trained=512, unit="token")
     return figure
 
 
@@ -173,6 +181,7 @@ def draw_steps():
 
 if __name__ == "__main__":
     draw_decision().savefig(ROOT / "docs" / "decision.png")
+    draw_larger().savefig(ROOT / "docs" / "larger.png")
     draw_models().savefig(ROOT / "docs" / "models.png")
     draw_onset().savefig(ROOT / "docs" / "onset.png")
     draw_seeing().savefig(ROOT / "docs" / "seeing.png")
