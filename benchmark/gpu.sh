@@ -61,9 +61,11 @@ right_and_fast() {
     time python sample.py out/rope --start='def '; time python eval_length.py out/rope --results_dir=$work/results" &
   lines=40 part tests 150 bash -c "python -m pytest tests/test_gpu.py -m gpu $tests -vv --tb=short --durations=5 || ((\$? == 1))" &
   rates &
-  speed compile-1 150 --schemes=learnable ${nanogpt:+--nanogpt="$nanogpt"} --rounds=1 &
-  speed compile-2 150 --schemes=rope,alibi --rounds=1 &
-  speed compile-3 150 --schemes=fox --rounds=1 &
+  if [ ! -e "$work/speed.done" ]; then
+    speed compile-1 150 --schemes=learnable ${nanogpt:+--nanogpt="$nanogpt"} --rounds=1 &
+    speed compile-2 150 --schemes=rope,alibi --rounds=1 &
+    speed compile-3 150 --schemes=fox --rounds=1 &
+  fi
   variants compile-4 150 --rounds=1 &
   wait
 
@@ -158,9 +160,11 @@ score() {  # score NAME SEED MODELS...
   local scored="$scored --block_tokens=32 --lengths=128,512,1024,2048,8192 --results_dir=$work/results --keep=$work/kept"
   shift 2
   part "score-$name-$seed" 120 python eval_length.py "$@" $scored
-  [ "$name" = rope ] || return
-  part "score-rope-window-$seed" 120 python eval_length.py "$@" $scored --window=512
-  part "score-rope-yarn-$seed" 120 python eval_length.py "$@" $scored --rope_scaling=yarn
+  case $name in
+    rope | alibi) part "score-$name-window-$seed" 120 python eval_length.py "$@" $scored --window=512 ;;&
+    rope) part "score-rope-yarn-$seed" 120 python eval_length.py "$@" $scored --rope_scaling=yarn ;;
+    alibi) part "score-alibi-float32-$seed" 120 python eval_length.py "$@" $scored --keep= --dtype=float32 ;;
+  esac
 }
 
 case "$*" in

@@ -67,6 +67,20 @@ def test_a_gpu_computes_what_a_cpu_does(scheme, window, sink):
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "fox"])
+def test_a_gpu_does_not_round_far_positions(scheme):
+    """Logits after up to 4,096 tokens, against float64 on the CPU."""
+    exact = build(scheme, **SIZES, spread=0.2)
+    model = build(scheme, **SIZES, spread=0.2).float().cuda()
+    idx = tokens(exact, 1, 4096)
+    with torch.no_grad(), autocast(torch.device("cuda"), torch.bfloat16):
+        logits, _ = model(idx.cuda(), idx.cuda())
+        expected, _ = exact(idx, idx)
+    torch.testing.assert_close(logits.cpu().double(), expected, rtol=0, atol=0.06)
+
+
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("scheme, window", [*((scheme, 0) for scheme in ALL), ("rope", 8)])
 def test_a_compiled_model_is_one_graph_compiled_once(scheme, window):
     torch._dynamo.reset()  # in one process, only eight models of a class are compiled
