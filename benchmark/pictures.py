@@ -23,7 +23,7 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     the curve ends, if they are fewer than `models`."""
     names = [Path(name).name for name in curves]
     ends = []
-    for style, name, curve in zip(line_styles(zip(names)), names, curves.values(), strict=True):
+    for style, name, curve in zip(line_styles((name.replace("window512", "window128"),) for name in names), names, curves.values(), strict=True):
         draw_curve(axes, curve, style)
         *_, (x, values) = curve.items()
         label = name + remarks.get(name, "")
@@ -80,7 +80,7 @@ def draw_decision():
 def draw_larger():
     """Models of twenty times the size."""
     notes = "three models of each scheme unless a label says otherwise; thin: single models"
-    figure, (axes,) = figure_of(1, "With 17M parameters, ALiBi rises, and FoX gains from far text", 8, 5, notes)
+    figure, (axes,) = figure_of(1, "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens", 8, 5, notes)
     draw_losses(axes, read_lines("larger"), [128, 512, 1024, 2048, 8192], models=3, trained=512, unit="token")
     return figure
 

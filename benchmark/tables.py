@@ -240,10 +240,10 @@ def settings_below(*words):
 
 
 @table
-def recall():
+def recall(folder="."):
     """The share of right answers by distance: the mean over the models that learned the task, and their range."""
-    for name in reversed(read_lines("recall")):
-        by_distance, n_models = recall_of(name)
+    for name in reversed(read_lines(f"{folder}/recall")):
+        by_distance, n_models = recall_of(f"{folder}/{name}")
         row = {"": f"`{name}`", "learned": f"{len(by_distance[FAR])} of {n_models}"}
         for n in (64, 128, 256, 512, 1024):
             found = by_distance[n / 128]
