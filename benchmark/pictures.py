@@ -23,7 +23,8 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     the curve ends, if they are fewer than `models`."""
     names = [Path(name).name for name in curves]
     ends = []
-    for style, name, curve in zip(line_styles((name.replace("window512", "window128"),) for name in names), names, curves.values(), strict=True):
+    alike = [name.replace("window512", "window128") for name in names]  # both are windows of the training length
+    for style, name, curve in zip(line_styles(zip(alike)), names, curves.values(), strict=True):
         draw_curve(axes, curve, style)
         *_, (x, values) = curve.items()
         label = name + remarks.get(name, "")
@@ -33,8 +34,8 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     label_ends(axes, ends)
 
 
-def draw_losses(axes, lines, lengths, models=MODELS, trained=128, unit="character"):
-    """The losses of lines by length. Those that fail leave the picture, and their labels say how far they rise."""
+def draw_losses(axes, lines, lengths, models=MODELS, unit="character"):
+    """The losses of lines of one training length by length. Those that fail leave the picture, and their labels say how far they rise."""
     curves = {}
     remarks = {}
     in_view = []
@@ -47,7 +48,7 @@ def draw_losses(axes, lines, lengths, models=MODELS, trained=128, unit="characte
         else:
             in_view.extend(np.concatenate([*curves[name].values()]))
     cut_off(axes, in_view)
-    length_axis(axes, lengths, [trained])
+    length_axis(axes, lengths, [line.trained])
     draw_curves(axes, curves, remarks, models)
     axes.set(xlabel=f"{unit}s of context", ylabel=f"loss (nats per {unit})")
 
@@ -79,9 +80,10 @@ def draw_decision():
 
 def draw_larger():
     """Models of twenty times the size."""
+    title = "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens"
     notes = "three models of each scheme unless a label says otherwise; thin: single models"
-    figure, (axes,) = figure_of(1, "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens", 8, 5, notes)
-    draw_losses(axes, read_lines("larger"), [128, 512, 1024, 2048, 8192], models=3, trained=512, unit="token")
+    figure, (axes,) = figure_of(1, title, 8, 5, notes)
+    draw_losses(axes, read_lines("larger"), [128, 512, 1024, 2048, 8192], models=3, unit="token")
     return figure
 
 
