@@ -35,7 +35,8 @@ def draw_curves(axes, curves, remarks, models=MODELS):
 
 
 def draw_losses(axes, lines, lengths, models=MODELS, unit="character"):
-    """The losses of lines of one training length by length. Those that fail leave the picture, and their labels say how far they rise."""
+    """The losses of lines of one training length, by length. Those that fail leave the picture, and their labels say how
+    far they rise."""
     curves = {}
     remarks = {}
     in_view = []
