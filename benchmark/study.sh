@@ -37,9 +37,9 @@ options() {  # what distinguishes a line from the baseline
   esac
 }
 
-run() {  # run NAME SEED FLAGS...
+run() {  # run NAME SEED FLAGS...; the settings of a line win over those of a file in $size
   local name=$1 seed=$2; shift 2
-  echo "OMP_NUM_THREADS=1 python train.py $(options "$name") --seed=$seed $* --out_dir=out/$piece/$name-$seed"
+  echo "OMP_NUM_THREADS=1 python train.py ${size:+$size }$(options "$name") --seed=$seed $* --out_dir=out/$piece/$name-$seed"
 }
 
 rate() {  # rate NAME SEED FACTOR FLAGS...: both peak rates times a factor
@@ -76,7 +76,8 @@ for seed in "$@"; do
     width256) for name in $wide; do run "$name" "$seed" --n_embd=256 --learning_rate=0.002 --muon_lr=0.02; done ;;
     bases) for base in 20 81 1000 1e6; do run "rope_base$base" "$seed"; done ;;
     tasks) for task in copy sort majority parity addition lookup; do
-        for name in $tasked; do piece=tasks/$task run "$name" "$seed" config/task.py "--dataset=${task}_char"; done; done ;;
+        for name in $tasked; do
+          size=config/task.py piece=tasks/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $most; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;
