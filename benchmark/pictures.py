@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import BENCHMARK, FAR, ROOT, losses_of, read_lines, recall_of, rise_of
+from benchmark.results import BENCHMARK, FAR, ROOT, exact_of, losses_of, read_lines, recall_of, rise_of
 from evaluation.lines import Line, is_line
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
 
@@ -35,8 +35,8 @@ def draw_curves(axes, curves, remarks, models=MODELS):
 
 
 def draw_losses(axes, lines, lengths, models=MODELS, unit="character"):
-    """The losses of lines of one training length, by length. Those that fail leave the picture, and their labels say how
-    far they rise."""
+    """The losses of lines of one training length, by length. Those that fail leave the picture, and their labels say
+    how far they rise."""
     curves = {}
     remarks = {}
     in_view = []
@@ -182,6 +182,24 @@ def draw_steps():
     return figure
 
 
+def draw_tasks():
+    """How many answers stay exact when the examples are longer than those of training."""
+    notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
+    panels = {"copy": "Copy", "sort": "Sort", "lookup": "Look up"}
+    figure, all_axes = figure_of(len(panels), "", 5, 4, notes)
+    for axes, (task, title) in zip(all_axes, panels.items(), strict=True):
+        curves = {}
+        for path in sorted((BENCHMARK / "tasks" / task).glob("*.npz")):
+            exact, _ = exact_of(f"{task}/{path.stem}")
+            curve = {n: 100 * answers.mean(axis=1) for n, answers in exact.items() if len(answers)}
+            if curve:
+                curves[path.stem] = curve
+        length_axis(axes, [5, 10, 20, 40, 80], [20])
+        draw_curves(axes, curves, {}, models=3)
+        axes.set(title=title, xlabel="symbols of an example", ylabel="exact answers (%)")
+    return figure
+
+
 if __name__ == "__main__":
     draw_decision().savefig(ROOT / "docs" / "decision.png")
     draw_larger().savefig(ROOT / "docs" / "larger.png")
@@ -189,3 +207,4 @@ if __name__ == "__main__":
     draw_onset().savefig(ROOT / "docs" / "onset.png")
     draw_seeing().savefig(ROOT / "docs" / "seeing.png")
     draw_steps().savefig(ROOT / "docs" / "steps.png")
+    draw_tasks().savefig(ROOT / "docs" / "tasks.png")

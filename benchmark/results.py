@@ -10,6 +10,7 @@ import numpy as np
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import FLAT, interval, rise, verdict
+from evaluation.tasks import learned
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -117,3 +118,29 @@ def recall_of(name):
     right = losses_of(Line.read(path))
     learned = right[0.5].mean(axis=1) >= LEARNED
     return {n: answers.mean(axis=1)[learned] for n, answers in right.items()}, len(learned)
+
+
+def exact_of(name):
+    """{symbols of an example: whether each answer is exact, (models, examples)} of the models that learned the task in
+    a line such as copy/alibi, and how many models were trained. {} and 0 if there is no such line."""
+    path = BENCHMARK / "tasks" / name
+    if not is_line(path):
+        return {}, 0
+    arrays = Line.read(path).arrays
+    has_learned = learned(arrays)
+    lengths = sorted(int(key.removeprefix("exact-")) for key in arrays if key.startswith("exact-"))
+    return {n: arrays[f"exact-{n}"][has_learned] for n in lengths}, len(has_learned)
+
+
+def exact_value(expression, lengths=(25, 30, 40)):
+    """The Value of  copy/alibi, the mean share of exact answers at these lengths, or of  copy/alibi - copy/none. None
+    if fewer than two models of a line learned its task."""
+    groups = []
+    for sign, name in zip((1, -1), expression.split(" - "), strict=False):
+        exact, _ = exact_of(name)
+        groups.append(sign * np.mean([exact[n] for n in lengths], axis=0))
+    fewest = min(map(len, groups))
+    if fewest < 2:
+        return None
+    mean, width = interval(groups, np.arange(groups[0].shape[1]))  # each example has a text of its own
+    return Value(mean, width, fewest)

@@ -14,6 +14,8 @@ from benchmark.results import (
     FAR,
     ROOT,
     SETTINGS,
+    exact_of,
+    exact_value,
     losses_of,
     read_lines,
     recall_of,
@@ -24,7 +26,6 @@ from benchmark.results import (
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import verdict
-from evaluation.tasks import learned
 
 PAGES = (
     "README.md",
@@ -259,16 +260,18 @@ def tasks(n, names, *schemes):
     for scheme in schemes:
         row = {"": f"`{scheme}`"}
         for task in names.split(","):
-            path = BENCHMARK / "tasks" / task / scheme
-            if is_line(path):
-                arrays = Line.read(path).arrays
-                has_learned = learned(arrays)
-                exact = arrays[f"exact-{n}"][has_learned]
-                cell = f"{exact.mean():.0%}" if len(exact) else "—"
-                row[task] = cell if has_learned.all() else f"{cell} ({len(exact)} of {len(has_learned)})"
-            else:
-                row[task] = ""
+            exact, n_models = exact_of(f"{task}/{scheme}")
+            found = exact.get(int(n), ())
+            cell = f"{found.mean():.0%}" if len(found) else "—"
+            row[task] = cell if len(found) == n_models else f"{cell} ({len(found)} of {n_models})"
         yield row
+
+
+@table
+def exact(*words):
+    """The mean share of exact answers at 25, 30 and 40 symbols, or a difference of two, for a sentence."""
+    value = exact_value(" ".join(words))
+    return f"{value.mean:.2f} ±{value.width:.2f}" if len(words) == 1 else value
 
 
 @table

@@ -37,6 +37,17 @@ def test_an_expression_is_the_mean_of_the_losses_it_names():
         results.value_of("t256/rope - rope@16")
 
 
+def test_exact_answers_are_those_of_the_models_that_learned_the_task():
+    with np.load(ROOT / "benchmark/tasks/sort/none.npz") as kept:
+        exact = {n: kept[f"exact-{n}"] for n in (5, 10, 20, 25, 30, 40)}
+    learned = np.mean([exact[n] for n in (5, 10, 20)], axis=(0, 2)) >= 0.99
+    assert list(learned) == [True, False, True]  # by looking
+    expected = np.mean([exact[n][learned] for n in (25, 30, 40)])
+    assert results.exact_value("sort/none").mean == pytest.approx(expected, abs=1e-6)
+    assert results.exact_value("sort/none - sort/rope") is None  # no model of rope learned it
+    assert tables.exact("sort/none").startswith(f"{expected:.2f} ±")
+
+
 def test_a_kept_result_says_only_what_differs_from_the_defaults():
     """So a new field of the model makes no file unreadable."""
     for path in (ROOT / "benchmark").rglob("*.npz"):
