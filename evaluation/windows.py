@@ -53,7 +53,9 @@ class Scorer:
                 for i, row in enumerate(window, start=first):
                     change(row, i)
             window = window.to(device)
-            positions = sampled_positions(length, self.max_position, (length, first))  # one sample a forward pass
+            positions = sampled_positions(max(length, self.trained), self.max_position, (length, first))  # one a pass
+            if positions is not None:
+                positions = positions[:length]  # a short context has gaps as in training
             with autocast(device, self.dtype):
                 hidden = self.model.hidden(window[:, :-1], last=scored, positions=positions).flatten(0, 1)
             targets = window[:, -scored:].flatten()

@@ -95,6 +95,19 @@ def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, schem
             assert block.mean() == pytest.approx(expected, abs=1e-5)
 
 
+def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
+    """A context of 8 tokens, half of the training length, lies among the first half of 16 positions below 64."""
+    model = load_checkpoint(trained("rope")).model(torch.device("cpu"))
+    text = data.load(dataset)
+    for length in (8, 32):
+        losses, _ = Scorer(model, text, torch.float32, max_position=64).score(np.array([0]), length, length)
+        positions = data.sampled_positions(max(length, 16), 64, (length, 0))[:length]
+        window = text.val.windows(np.array([0]), length)
+        logits = model.lm_head(model.hidden(window[:, :-1], positions=positions))
+        expected = F.cross_entropy(logits[0], window[0, 1:], reduction="none")
+        np.testing.assert_allclose(losses[0], expected.detach().numpy(), atol=1e-5)
+
+
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
     """ALiBi with a window of 8 in its one layer, trained at 16, does not see what lies beyond 16."""
     checkpoint = load_checkpoint(trained("alibi"))
