@@ -33,6 +33,7 @@ PAGES = (
     "docs/statements.md",
     "docs/method.md",
     "docs/models.md",
+    "docs/tasks.md",
     "docs/position-encoding.md",
     "docs/position-encoding.zh.md",
     "benchmark/evidence.md",
@@ -72,6 +73,15 @@ def shares(name):
     return f"{found.mean():.0%}, {found.min():.0%} to {found.max():.0%} ({len(found)} of {n_models})"
 
 
+def exact_share(name, n):
+    """The mean share of exact answers to examples of n symbols, of the models that learned a task, and how many did if
+    not all. Empty if none was trained."""
+    exact, n_models = exact_of(name)
+    found = exact.get(n, ())
+    cell = f"{found.mean():.0%}" if len(found) else "—" if n_models else ""
+    return cell if len(found) == n_models else f"{cell} ({len(found)} of {n_models})"
+
+
 def counts(name, folders):
     """How many models are flat, undecided, and rise, over the settings in which a line was measured."""
     total = np.zeros(3, int)
@@ -96,6 +106,7 @@ def choice(names):
             "loss at 16×": loss_at(line, 16),
             "rise": signed(*rise_of(line)[1:]),
             "far facts found": shares(name),
+            "sorts 40 symbols": exact_share(f"sort/{name}", 40),
             "flat / undecided / rise": slashed(counts(name, SETTINGS)),
         }
 
@@ -255,15 +266,11 @@ def recall(folder="."):
 
 @table
 def tasks(n, names, *schemes):
-    """By scheme and task: the mean share of exact answers to examples of n symbols, of the models that learned the
-    task, and how many did if not all."""
+    """By scheme and task: the share of exact answers to examples of n symbols."""
     for scheme in schemes:
         row = {"": f"`{scheme}`"}
         for task in names.split(","):
-            exact, n_models = exact_of(f"{task}/{scheme}")
-            found = exact.get(int(n), ())
-            cell = f"{found.mean():.0%}" if len(found) else "—"
-            row[task] = cell if len(found) == n_models else f"{cell} ({len(found)} of {n_models})"
+            row[task] = exact_share(f"{task}/{scheme}", int(n))
         yield row
 
 
@@ -271,7 +278,7 @@ def tasks(n, names, *schemes):
 def exact(*words):
     """The mean share of exact answers at 25, 30 and 40 symbols, or a difference of two, for a sentence."""
     value = exact_value(" ".join(words))
-    return f"{value.mean:.2f} ±{value.width:.2f}" if len(words) == 1 else value
+    return f"{value.mean:.2f} ±{value.width:.2f}" if len(words) == 1 else str(value)
 
 
 @table
