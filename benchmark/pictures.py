@@ -186,17 +186,16 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "Copying goes on only with RoPE at sampled positions",
+        "copy": "Copying goes on with RoPE at sampled positions",
         "sort": "Sorting goes on with fox5, learned positions and none",
     }
     figure, panels = figure_of(2, "", 7, 4.5, notes)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name in ("none", "learnable", "alibi", "rope", "rope_sampled", "t5", "fox5", "rope_nope"):
-            exact, _ = exact_of(f"{task}/{name}")
-            curve = {n: 100 * answers.mean(axis=1) for n, answers in exact.items() if len(answers)}
-            if curve:
-                curves[name] = curve
+            exact, has_learned = exact_of(f"{task}/{name}")
+            if has_learned.any():
+                curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
         length_axis(axes, [5, 10, 20, 40, 80], [20])
         draw_curves(axes, curves, {}, models=3)
         axes.set(title=title, xlabel="symbols of an example", ylabel="exact answers (%)")

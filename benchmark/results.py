@@ -121,15 +121,14 @@ def recall_of(name):
 
 
 def exact_of(name):
-    """{symbols of an example: whether each answer is exact, (models, examples)} of the models that learned the task in
-    a line such as copy/alibi, and how many models were trained. {} and 0 if there is no such line."""
+    """Of a line such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, and
+    which models learned the task. {} and an empty array if there is no such line."""
     path = BENCHMARK / "tasks" / name
     if not is_line(path):
-        return {}, 0
+        return {}, np.empty(0, bool)
     arrays = Line.read(path).arrays
-    has_learned = learned(arrays)
     lengths = sorted(int(key.removeprefix("exact-")) for key in arrays if key.startswith("exact-"))
-    return {n: arrays[f"exact-{n}"][has_learned] for n in lengths}, len(has_learned)
+    return {n: arrays[f"exact-{n}"] for n in lengths}, learned(arrays)
 
 
 def exact_value(expression, lengths=(25, 30, 40)):
@@ -137,8 +136,8 @@ def exact_value(expression, lengths=(25, 30, 40)):
     if fewer than two models of a line learned its task."""
     groups = []
     for sign, name in zip((1, -1), expression.split(" - "), strict=False):
-        exact, _ = exact_of(name)
-        groups.append(sign * np.mean([exact[n] for n in lengths], axis=0))
+        exact, has_learned = exact_of(name)
+        groups.append(sign * np.mean([exact[n][has_learned] for n in lengths], axis=0))
     fewest = min(map(len, groups))
     if fewest < 2:
         return None

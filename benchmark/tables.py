@@ -75,11 +75,13 @@ def shares(name):
 
 def exact_share(name, n):
     """The mean share of exact answers to examples of n symbols, of the models that learned a task, and how many did if
-    not all. Empty if none was trained."""
-    exact, n_models = exact_of(name)
-    found = exact.get(n, ())
-    cell = f"{found.mean():.0%}" if len(found) else "—" if n_models else ""
-    return cell if len(found) == n_models else f"{cell} ({len(found)} of {n_models})"
+    not all; if none did, of all. Empty if none was trained."""
+    exact, has_learned = exact_of(name)
+    if n not in exact:
+        return ""
+    counted = has_learned if has_learned.any() else ~has_learned
+    cell = f"{exact[n][counted].mean():.0%}"
+    return cell if has_learned.all() else f"{cell} ({has_learned.sum()} of {len(has_learned)})"
 
 
 def counts(name, folders):
