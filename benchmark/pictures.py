@@ -186,8 +186,8 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "Copying goes on with RoPE at sampled positions",
-        "sort": "Sorting goes on with fox5, learned positions and none",
+        "copy": "RoPE trained at sampled positions copies twice as many symbols",
+        "sort": "fox5, learned positions and none sort twice as many symbols",
     }
     figure, panels = figure_of(2, "", 7, 4.5, notes)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):

@@ -116,8 +116,8 @@ def recall_of(name):
     if not is_line(path):
         return {}, 0
     right = losses_of(Line.read(path))
-    learned = right[0.5].mean(axis=1) >= LEARNED
-    return {n: answers.mean(axis=1)[learned] for n, answers in right.items()}, len(learned)
+    has_learned = right[0.5].mean(axis=1) >= LEARNED
+    return {n: answers.mean(axis=1)[has_learned] for n, answers in right.items()}, len(has_learned)
 
 
 def exact_of(name):
