@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import BENCHMARK, FAR, ROOT, exact_of, losses_of, read_lines, recall_of, rise_of
+from benchmark.results import BENCHMARK, FAR, ROOT, losses_of, read_lines, recall_of, rise_of, task_of
 from evaluation.lines import Line, is_line
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
 
@@ -193,7 +193,7 @@ def draw_tasks():
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name in ("none", "learnable", "alibi", "rope", "rope_sampled", "t5", "fox5", "rope_nope"):
-            exact, has_learned = exact_of(f"{task}/{name}")
+            exact, has_learned = task_of(f"{task}/{name}")
             if has_learned.any():
                 curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
         length_axis(axes, [5, 10, 20, 40, 80], [20])

@@ -10,7 +10,7 @@ import numpy as np
 from evaluation.lines import Line, is_line
 from evaluation.protocols import signed
 from evaluation.statistics import FLAT, interval, rise, verdict
-from evaluation.tasks import learned
+from evaluation.tasks import exact_of, learned
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -120,26 +120,25 @@ def recall_of(name):
     return {n: answers.mean(axis=1)[has_learned] for n, answers in right.items()}, len(has_learned)
 
 
-def exact_of(name):
+def task_of(name):
     """Of a line such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, and
     which models learned the task. {} and an empty array if there is no such line."""
     path = BENCHMARK / "tasks" / name
     if not is_line(path):
         return {}, np.empty(0, bool)
     arrays = Line.read(path).arrays
-    lengths = sorted(int(key.removeprefix("exact-")) for key in arrays if key.startswith("exact-"))
-    return {n: arrays[f"exact-{n}"] for n in lengths}, learned(arrays)
+    return exact_of(arrays), learned(arrays)
 
 
-def exact_value(expression, lengths=(25, 30, 40)):
-    """The Value of  copy/alibi, the mean share of exact answers at these lengths, or of  copy/alibi - copy/none. None
-    if fewer than two models of a line learned its task."""
+def exact_value(expression):
+    """The Value of  copy/alibi, the mean share of exact answers at 25, 30 and 40 symbols, or of  copy/alibi -
+    copy/none. ValueError if fewer than two models of a line learned its task."""
     groups = []
     for sign, name in zip((1, -1), expression.split(" - "), strict=False):
-        exact, has_learned = exact_of(name)
-        groups.append(sign * np.mean([exact[n][has_learned] for n in lengths], axis=0))
+        exact, has_learned = task_of(name)
+        groups.append(sign * np.mean([exact[n][has_learned] for n in (25, 30, 40)], axis=0))
     fewest = min(map(len, groups))
     if fewest < 2:
-        return None
+        raise ValueError(f"{expression}: fewer than two models learned the task")
     mean, width = interval(groups, np.arange(groups[0].shape[1]))  # each example has a text of its own
     return Value(mean, width, fewest)

@@ -14,12 +14,12 @@ from benchmark.results import (
     FAR,
     ROOT,
     SETTINGS,
-    exact_of,
     exact_value,
     losses_of,
     read_lines,
     recall_of,
     rise_of,
+    task_of,
     value_of,
     verdicts,
 )
@@ -76,7 +76,7 @@ def shares(name):
 def exact_share(name, n):
     """The mean share of exact answers to examples of n symbols, of the models that learned a task, and how many did if
     not all; if none did, of all. Empty if none was trained."""
-    exact, has_learned = exact_of(name)
+    exact, has_learned = task_of(name)
     if n not in exact:
         return ""
     counted = has_learned if has_learned.any() else ~has_learned

@@ -25,10 +25,14 @@ def encode(examples, tokenizer):
     return ids, is_answer
 
 
+def exact_of(arrays):
+    """{symbols of an example: whether each answer is exact, (seeds, examples)}, of examples alone in the window."""
+    return {int(name.removeprefix("exact-")): exact for name, exact in arrays.items() if name.startswith("exact-")}
+
+
 def learned(arrays):
     """Which seeds have learned the task: (seeds,)."""
-    lengths = [int(name.removeprefix("exact-")) for name in arrays if name.startswith("exact-")]
-    exact = [arrays[f"exact-{n}"] for n in lengths if n <= tasks.LONGEST]
+    exact = [exact for n, exact in exact_of(arrays).items() if n <= tasks.LONGEST]
     return np.concatenate(exact, axis=1).mean(axis=1) >= LEARNED
 
 

@@ -44,7 +44,8 @@ def test_exact_answers_are_those_of_the_models_that_learned_the_task():
     assert list(learned) == [True, False, True]  # by looking
     expected = np.mean([exact[n][learned] for n in (25, 30, 40)])
     assert results.exact_value("sort/none").mean == pytest.approx(expected, abs=1e-6)
-    assert results.exact_value("sort/none - sort/rope") is None  # no model of rope learned it
+    with pytest.raises(ValueError, match="fewer than two models"):
+        results.exact_value("sort/none - sort/rope")
     assert tables.exact("sort/none").startswith(f"{expected:.2f} ±")
 
 
