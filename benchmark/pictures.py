@@ -203,10 +203,6 @@ def draw_tasks():
 
 
 if __name__ == "__main__":
-    draw_decision().savefig(ROOT / "docs" / "decision.png")
-    draw_larger().savefig(ROOT / "docs" / "larger.png")
-    draw_models().savefig(ROOT / "docs" / "models.png")
-    draw_onset().savefig(ROOT / "docs" / "onset.png")
-    draw_seeing().savefig(ROOT / "docs" / "seeing.png")
-    draw_steps().savefig(ROOT / "docs" / "steps.png")
-    draw_tasks().savefig(ROOT / "docs" / "tasks.png")
+    for draw in (draw_decision, draw_larger, draw_models, draw_onset, draw_seeing, draw_steps, draw_tasks):
+        name = draw.__name__.removeprefix("draw_")
+        draw().savefig(ROOT / "docs" / f"{name}.png")
