@@ -18,9 +18,11 @@ def by_length(line):
     return {round(line.trained * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
 
 
-def draw_curves(axes, curves, remarks, models=MODELS):
+def draw_curves(axes, curves, remarks, trained, models=MODELS, ticks=None):
     """curves: {name: {x: values of the models}}. Labels are names, with remarks {name: text}, and with how many models
-    the curve ends, if they are fewer than `models`."""
+    the curve ends, if they are fewer than `models`. trained: the training lengths to mark. ticks: by default at all x.
+    """
+    length_axis(axes, ticks or sorted(set().union(*curves.values())), trained)
     names = [Path(name).name for name in curves]
     ends = []
     alike = [name.replace("window512", "window128") for name in names]  # both are windows of the training length
@@ -34,7 +36,7 @@ def draw_curves(axes, curves, remarks, models=MODELS):
     label_ends(axes, ends)
 
 
-def draw_losses(axes, lines, lengths, models=MODELS, unit="character"):
+def draw_losses(axes, lines, models=MODELS, unit="character"):
     """The losses of lines of one training length, by length. Those that fail leave the picture, and their labels say
     how far they rise."""
     curves = {}
@@ -44,13 +46,12 @@ def draw_losses(axes, lines, lengths, models=MODELS, unit="character"):
         curves[name] = by_length(line)
         _, rise, _ = rise_of(line)
         if rise > FAILED:
-            last = lengths[-1]
+            last = max(curves[name])
             remarks[name] = f" rises to {curves[name][last].mean():.2f} at {last:,}"
         else:
             in_view.extend(np.concatenate([*curves[name].values()]))
     cut_off(axes, in_view)
-    length_axis(axes, lengths, [line.trained])
-    draw_curves(axes, curves, remarks, models)
+    draw_curves(axes, curves, remarks, [line.trained], models)
     axes.set(xlabel=f"{unit}s of context", ylabel=f"loss (nats per {unit})")
 
 
@@ -60,7 +61,7 @@ def draw_decision():
         "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
     )
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
-    draw_losses(left, read_lines(".", f"rope,sinusoidal,none,{FINDERS}"), [32, 64, 128, 256, 512, 1024, 2048])
+    draw_losses(left, read_lines(".", f"rope,sinusoidal,none,{FINDERS}"))
     left.set_title("Past the training length, three schemes fail; DAPE is lowest")
 
     curves = {}
@@ -69,8 +70,7 @@ def draw_decision():
         curves[name] = {round(128 * n): 100 * share for n, share in shares.items() if n >= 0.25}
     right.set_ylim(-2, 103)
     right.axhspan(10, 12, color="0.88", zorder=0)
-    length_axis(right, [32, 64, 128, 256, 512, 1024], [128])
-    draw_curves(right, curves, {})
+    draw_curves(right, curves, {}, [128])
     right.set(
         title="But only some of the others find far facts (grey: guessing)",
         xlabel="characters back to a fact (at least)",
@@ -84,7 +84,7 @@ def draw_larger():
     title = "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens"
     notes = "three models of each scheme unless a label says otherwise; thin: single models"
     figure, (axes,) = figure_of(1, title, 8, 5, notes)
-    draw_losses(axes, read_lines("larger"), [128, 512, 1024, 2048, 8192], models=3, unit="token")
+    draw_losses(axes, read_lines("larger"), models=3, unit="token")
     return figure
 
 
@@ -97,7 +97,7 @@ def draw_models():
         "granite_swa,mimo_v2",
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
-        draw_losses(axes, read_lines("models", names), [128, 256, 512, 2048], models=3)
+        draw_losses(axes, read_lines("models", names), models=3)
         axes.set_title(title)
     return figure
 
@@ -114,8 +114,7 @@ def draw_onset():
     panels[1].set_ylim(0.85, 1.25)
     for axes, (end, title) in zip(panels, titles.items(), strict=True):
         curves = {name: {n: loss for n, loss in curve.items() if n <= end} for name, curve in losses.items()}
-        length_axis(axes, list(curves["rope"]), [128])
-        draw_curves(axes, curves, {}, models=3)
+        draw_curves(axes, curves, {}, [128], models=3)
         axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
     return figure
 
@@ -176,8 +175,7 @@ def draw_steps():
                 path = BENCHMARK / folder / (name if steps == 850 else Path(name).name)
                 if is_line(path):
                     curves[name][steps] = losses_of(Line.read(path))[multiple].mean(axis=1)
-        length_axis(axes, list(STEPS), [])
-        draw_curves(axes, curves, {})
+        draw_curves(axes, curves, {}, [])
         axes.set(title=title, xlabel="steps of training", ylabel="loss (nats per character)")
     return figure
 
@@ -196,8 +194,7 @@ def draw_tasks():
             exact, has_learned = task_of(f"{task}/{name}")
             if has_learned.any():
                 curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
-        length_axis(axes, [5, 10, 20, 40, 80], [20])
-        draw_curves(axes, curves, {}, models=3)
+        draw_curves(axes, curves, {}, [20], models=3, ticks=[5, 10, 20, 40, 80])
         axes.set(title=title, xlabel="symbols of an example", ylabel="exact answers (%)")
     return figure
 

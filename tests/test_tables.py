@@ -46,6 +46,7 @@ def test_exact_answers_are_those_of_the_models_that_learned_the_task():
     assert results.exact_value("sort/none").mean == pytest.approx(expected, abs=1e-6)
     with pytest.raises(ValueError, match="fewer than two models"):
         results.exact_value("sort/none - sort/rope")
+    assert list(results.task_of("sort/none")[0]) == [5, 10, 20, 25, 30, 40, 80]  # ascending, as a curve needs them
     assert tables.exact("sort/none").startswith(f"{expected:.2f} ±")
 
 
