@@ -42,7 +42,7 @@ def read_lines(folder, names=""):
     last = max(max(losses_of(line)) for line in lines.values())
 
     def loss_at_last(name):
-        return losses_of(lines[name]).get(last, np.full(1, np.inf)).mean()
+        return np.mean(losses_of(lines[name]).get(last, np.inf))
 
     return {name: lines[name] for name in sorted(lines, key=loss_at_last)}
 

@@ -125,7 +125,7 @@ def overview(names, control):
             "16×": loss_at(line, 16),
             "16× minus 2×": value_of(f"Δ{name}@16/2"),
             "16× minus control": value_of(f"{name} - {control}@16") if name != control else "",
-            "flat / undecided / rise": slashed(counts(name, ["."])),
+            "flat / undecided / rise": slashed(verdicts(line)),
             "far facts found": shares(name),
         }
 
