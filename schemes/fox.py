@@ -31,7 +31,7 @@ class FoX(PositionScheme, name="fox"):
         self.b = learned(config.n_layer, config.n_head)
 
     def init_weights(self, generator):
-        nn.init.normal_(self.w, std=self.config.pos_init, generator=generator)
+        super().init_weights(generator)
         nn.init.constant_(self.b, self.config.options.b)
 
     def rotate(self, q, k, x, prepared, layer, past):

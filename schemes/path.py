@@ -29,7 +29,6 @@ class PaTH(PositionScheme, name="path"):
         super().__init__(config)
         n_layer = config.n_layer
         C = config.n_embd
-        self.head_size = config.head_size
         self.down = learned(n_layer, C, self.rank)
         self.up = learned(n_layer, self.rank, C)
         self.conv = learned(n_layer, C, 1, self.width)
@@ -48,13 +47,13 @@ class PaTH(PositionScheme, name="path"):
         w = torch.cat((before, w), dim=1)
         past["w"] = w[:, 1 - self.width :]
         w = F.silu(F.conv1d(w.mT, self.conv[layer], groups=C))  # (B, C, T)
-        w = w.unflatten(1, (-1, self.head_size)).mT  # (B, H, T, D)
+        w = w.unflatten(1, (-1, self.config.head_size)).mT  # (B, H, T, D)
         beta = 2 * (x @ self.v[layer] + self.b[layer]).sigmoid()  # (B, T, H)
         channels = torch.cat((w, beta.mT[..., None]), dim=-1)  # (B, H, T, D + 1)
         return widen(q, torch.zeros_like(channels)), widen(k, channels)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
-        D = self.head_size
+        D = self.config.head_size
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             q = q[..., :D].to(dtype)
