@@ -43,13 +43,14 @@ def draw_losses(axes, lines, models=MODELS, unit="character"):
     remarks = {}
     in_view = []
     for name, line in lines.items():
-        curves[name] = by_length(line)
+        curve = by_length(line)
+        curves[name] = curve
         _, rise, _ = rise_of(line)
         if rise > FAILED:
-            last = max(curves[name])
-            remarks[name] = f" rises to {curves[name][last].mean():.2f} at {last:,}"
+            last = max(curve)
+            remarks[name] = f" rises to {curve[last].mean():.2f} at {last:,}"
         else:
-            in_view.extend(np.concatenate([*curves[name].values()]))
+            in_view.extend(np.concatenate([*curve.values()]))
     cut_off(axes, in_view)
     draw_curves(axes, curves, remarks, [line.trained], models)
     axes.set(xlabel=f"{unit}s of context", ylabel=f"loss (nats per {unit})")
@@ -122,21 +123,20 @@ def draw_onset():
 def draw_seeing():
     """A point for each scheme with kept answers: does its loss rise on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "No scheme is both flat (bottom) and finds nearly all far facts (right)", 8, 5)
-    far_facts = {}  # name -> the share that each model found, and how many models were trained
-    for name in [*sorted(read_lines("recall")), "window/rope-window128"]:
+    points = []
+    for name in [*read_lines("recall"), "window/rope-window128"]:
         by_distance, n_models = recall_of(name)
-        if len(by_distance[FAR]):
-            far_facts[name] = 100 * by_distance[FAR], n_models
-    names = sorted(far_facts, key=lambda name: far_facts[name][0].mean())
+        found = 100 * by_distance[FAR]  # by each model that learned the task
+        if len(found):
+            points.append((found.mean(), name, found, n_models))
+    points.sort()
     axes.set_ylim(-0.03, 0.3)
     ends = []  # of those above the picture
     before = (0, 0)
     height = 5
-    styles = line_styles((Path(name).name,) for name in names)
-    for style, name in zip(styles, names, strict=True):
-        found, n_models = far_facts[name]
+    styles = line_styles((Path(name).name,) for _, name, *_ in points)
+    for style, (mean, name, found, n_models) in zip(styles, points, strict=True):
         _, rise, width = rise_of(Line.read(BENCHMARK / name))
-        mean = found.mean()
         spread = [[mean - found.min()], [found.max() - mean]]
         axes.errorbar(mean, rise, width, spread, elinewidth=0.8, **style | {"linestyle": "none"})
         label = Path(name).name
