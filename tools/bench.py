@@ -64,7 +64,7 @@ def contenders(cfg, device):
 
 def nanogpt(cfg, device):
     """nanoGPT's model and optimizer with the same settings."""
-    module = runpy.run_path(str(Path(cfg.nanogpt, "model.py")), run_name="nanogpt")
+    module = runpy.run_path(Path(cfg.nanogpt, "model.py"))
     settings = {field.name: getattr(cfg, field.name) for field in fields(module["GPTConfig"])}
     model = module["GPT"](module["GPTConfig"](**settings)).to(device)
     rates = cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2)

@@ -183,7 +183,7 @@ def main(argv):
     cfg = config.load(ExportConfig, argv, bare_field="run")
     checkpoint = load_checkpoint(cfg.run)
     target = checkpoint.folder / "hf"
-    model = checkpoint.model(torch.device("cpu"))
+    model = checkpoint.model("cpu")
     tokenizer = tokenizer_from(checkpoint.tokenizer_spec) if checkpoint.tokenizer_spec else None
     eot = tokenizer.eot if tokenizer else None
     exported = to_hugging_face(model, eot)
