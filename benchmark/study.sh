@@ -75,7 +75,7 @@ for seed in "$@"; do
     width64) for name in $wide; do run "$name" "$seed" --n_embd=64; done ;;
     width256) for name in $wide; do run "$name" "$seed" --n_embd=256 --learning_rate=0.002 --muon_lr=0.02; done ;;
     bases) for base in 20 81 1000 1e6; do run "rope_base$base" "$seed"; done ;;
-    tasks) for task in copy sort majority parity addition lookup; do
+    tasks) for task in copy sort majority parity addition lookup reverse; do
         for name in $tasked; do
           size=config/task.py piece=tasks/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
