@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from conftest import dataset_of, measured, protocol_of
 
 import data
-from eval_length import EvalConfig
 from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.windows import Scorer
 from model import GPTConfig, scheme_names
@@ -35,12 +34,6 @@ class KnownModel:
         return torch.stack((p, others, others), dim=-1).log().expand(len(idx), -1, -1)
 
 
-def known(f, name):
-    """A protocol, and what is `measured` of a model whose loss at position p is f(p)."""
-    protocol = protocol_of(name, dataset_of(*["a" * 300] * 10), lengths="16,32,64,128", blocks=10)
-    return protocol, *measured(protocol, KnownModel(f))
-
-
 @pytest.mark.parametrize("trained, first", [(2, 2), (3, 3), (8, 4), (30, 15), (31, 31), (100, 25)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_default_lengths_are_doubled_up_to_16_times_the_training_length(name, trained, first):
@@ -49,25 +42,13 @@ def test_the_default_lengths_are_doubled_up_to_16_times_the_training_length(name
     assert trained in lengths and lengths[-1] == 16 * trained
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_protocols_return_the_loss_of_a_model_whose_loss_is_known(name):
-    def f(p):
-        return 0.5 + 1 / (p + 2) + 0.01 * (p > 40) * (p - 40)
-
-    protocol, _, _, scorer = known(f, name)
-    for length in protocol.jobs(KnownModel.config).values():
-        expected = f(torch.arange(length, dtype=torch.float64)).numpy()
-        losses = protocol.block_losses(length, scorer)
-        shapes = {"sliding": (4, 16), "nonoverlapping": (128 // length, length), "position": (1, length)}
-        shape = (10, *shapes.get(name, (1, 4)))
-        np.testing.assert_allclose(losses, np.broadcast_to(expected[-shape[2] :], shape), atol=1e-5, strict=True)
-
-
 @pytest.mark.parametrize("harm", [0.0, 0.3])
 def test_nonoverlapping_is_split_into_dilution_and_real_change(harm):
     """A model that is poor at the first 8 positions of a window and the same from there on gains nothing by a longer
     one; one that gets worse from position 40 on does so by the mean of what it loses there."""
-    _, means, *_ = known(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40), "nonoverlapping")
+    model = KnownModel(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40))
+    text = dataset_of(*["a" * 300] * 10)
+    means, *_ = measured(protocol_of("nonoverlapping", text, lengths="16,32,64,128", blocks=10), model)
     for n in (32, 64, 128):
         assert means["dilution"][n] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
         assert means["real"][n] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
@@ -75,24 +56,24 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm):
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
-@pytest.mark.parametrize("name", ["fixed", "sliding", "nonoverlapping"])
-def test_block_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, name):
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, name):
     model = load_checkpoint(trained(scheme)).model(torch.device("cpu"))
     longest = 16 if model.config.max_positions else 64
     text = data.load(dataset)
     protocol = protocol_of(name, text, lengths=f"{longest // 4},{longest}", blocks=6)
-    scorer = Scorer(model, text, torch.float32)
-    for length in protocol.lengths:
-        scored = length if name == "nonoverlapping" else protocol.block_tokens
-        windows = {"fixed": 1, "sliding": 4, "nonoverlapping": longest // length}[name]
-        losses = protocol.block_losses(length, scorer)
+    for length in {*protocol.jobs(model.config).values()}:
+        scored = {"nonoverlapping": length, "position": longest}.get(name, protocol.block_tokens)
+        n_windows = {"sliding": 4, "nonoverlapping": longest // length}.get(name, 1)
+        losses = protocol.block_losses(length, Scorer(model, text, torch.float32))
+        if name == "nonoverlapping":  # its last window comes first, as in sliding
+            losses = losses[:, ::-1]
         for end, block in zip(protocol.blocks.ends, losses, strict=True):
-            expected = 0
-            for last in range(end, end - scored * windows, -scored):
-                window = text.val.windows(np.array([last - length]), length)
+            for i, window_losses in zip(range(n_windows), block, strict=True):
+                window = text.val.windows(np.array([end - i * scored - length]), length)
                 logits, _ = model(window[:, :-1], window[:, 1:])
-                expected += F.cross_entropy(logits[0, -scored:], window[0, -scored:]).item() / windows
-            assert block.mean() == pytest.approx(expected, abs=1e-5)
+                expected = F.cross_entropy(logits[0, -scored:], window[0, -scored:], reduction="none")
+                np.testing.assert_allclose(window_losses, expected.detach(), atol=1e-5)
 
 
 def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
@@ -110,11 +91,9 @@ def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
 
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):
     """ALiBi with a window of 8 in its one layer, trained at 16, does not see what lies beyond 16."""
-    checkpoint = load_checkpoint(trained("alibi"))
     protocol = protocol_of("context", data.load(dataset), lengths="16,32,64", blocks=12)
     for window in (8, 0):
-        config = checkpoint.config_with(EvalConfig(runs=("x",), window=window), 64)
-        model = checkpoint.model(torch.device("cpu")).override(config)
+        model = load_checkpoint(trained("alibi", window=window)).model(torch.device("cpu"))
         means, arrays, _ = measured(protocol, model)
         for n in (32, 64):
             for kind in ("foreign", "shuffled"):
