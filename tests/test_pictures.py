@@ -31,18 +31,17 @@ def test_mean_score_by_distance_of_known_scores():
 def test_scores_give_the_models_own_attention(scheme):
     model = build(scheme)
     idx = torch.randint(11, (3, 16))
-    scores = list(pictures.attention_scores(model, idx))
-    layers = []
-    for block in model.transformer.h:
-        block.attn.register_forward_hook(lambda attention, inputs, y: layers.append((attention, inputs[0], y)))
-    model.hidden(idx)
     future = torch.ones(16, 16, dtype=torch.bool).triu(1)
-    for layer, (attention, x, y) in zip(scores, layers, strict=True):
+    x, layers = model.enter(idx)
+    scores = pictures.attention_scores(model, idx)
+    for block, positions, layer in zip(model.transformer.h, layers, scores, strict=True):
+        normed = block.ln_1(x)
+        _, _, v = block.attn.project(normed, positions, {})
         weights = layer.masked_fill(future, -torch.inf).softmax(-1)
-        v = attention.c_attn(x).unflatten(-1, (3, 2, 8))[:, :, 2]  # (B, T, H, D)
-        mixed = weights @ v.transpose(1, 2)  # (B, H, T, D)
-        expected = attention.c_proj(mixed.transpose(1, 2).flatten(-2))
-        torch.testing.assert_close(expected, y, rtol=1e-4, atol=1e-5)
+        mixed = (weights @ v).transpose(1, 2)  # (B, T, H, D)
+        expected = block.attn.c_proj(mixed.flatten(-2))
+        torch.testing.assert_close(expected, block.attn(normed, positions), rtol=1e-4, atol=1e-5)
+        x = block(x, positions)
 
 
 def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
