@@ -85,12 +85,6 @@ def test_every_shipped_config_is_valid_and_that_of_a_scheme_sets_only_what_is_tu
         assert values.keys() <= {*find_scheme(path.stem).reads, "pos_options", "learning_rate", "muon_lr"}
 
 
-def test_every_scheme_of_model_py_has_a_config():
-    assert {path.stem for path in CONFIGS} >= {
-        name for name in scheme_names() if find_scheme(name).__module__ == "model"
-    }
-
-
 @pytest.mark.parametrize("module", [train, sample, eval_length, bench])
 def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
     with pytest.raises(SystemExit) as exit:

@@ -34,7 +34,7 @@ def write_gpt2(folder, **settings):
 
 
 def logits(checkpoint, idx):
-    return checkpoint.model(torch.device("cpu"))(idx, idx)[0]
+    return checkpoint.model("cpu")(idx, idx)[0]
 
 
 @pytest.mark.parametrize("kind", ["gelu_new", "gelu", "old file", "without head"])
@@ -53,7 +53,7 @@ def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path):
     assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=activation == "gelu_new")
     assert (logits(checkpoint, idx) - theirs(idx).logits).abs().max() <= 1e-4
     text = theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
-    ours = checkpoint.model(torch.device("cpu"))
+    ours = checkpoint.model("cpu")
     assert torch.equal(ours.generate(idx[:, :4], 12, temperature=0), text)
 
 

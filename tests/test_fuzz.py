@@ -72,7 +72,7 @@ def test_checkpoints(trained, tmp_path):
 
     def use():
         checkpoint = load_checkpoint(path)
-        checkpoint.model(torch.device("cpu"))
+        checkpoint.model("cpu")
         tokenizer_from(checkpoint.tokenizer_spec)
         config.checked(TrainConfig, checkpoint.settings, path)
 

@@ -15,7 +15,6 @@ import train
 from model import GPT, GPTConfig, attend, rope_frequencies, scheme_names
 from run.checkpoint import Checkpoint, Overrides
 from run.foreign import import_transformers
-from tools import export
 from train import TrainConfig
 
 pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
@@ -414,7 +413,7 @@ def test_every_kind_of_layer_is_there_at_every_size(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_file_trains_resumes_writes_and_is_evaluated(name, dataset, tmp_path, evaluate, refused):
+def test_every_file_trains_resumes_writes_and_is_evaluated(name, dataset, tmp_path, evaluate):
     run = tmp_path / name
     size = ["--n_head=2", "--n_embd=24", "--block_size=16", "--batch_size=2", f"--dataset={dataset}"]
     train.main([str(FILES[name]), *size, "--max_iters=1", "--device=cpu", f"--out_dir={run}"])
@@ -422,12 +421,6 @@ def test_every_file_trains_resumes_writes_and_is_evaluated(name, dataset, tmp_pa
     texts, _ = write_sample(run, max_new_tokens=20, num_samples=1)
     assert len(texts[0]) == 21
     assert evaluate(run, "--lengths=16,64").out
-    assert "cannot export" in refused(export.main, run)
-
-
-def test_a_depth_without_some_kind_of_layer_is_refused():
-    with pytest.raises(ValueError, match="n_layer=1"):
-        config.load(TrainConfig, [str(FILES["olmo3"]), "--n_layer=1"])
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMS if form == "stretched"])

@@ -58,7 +58,7 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm):
 @pytest.mark.parametrize("scheme", scheme_names())
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, name):
-    model = load_checkpoint(trained(scheme)).model(torch.device("cpu"))
+    model = load_checkpoint(trained(scheme)).model("cpu")
     longest = 16 if model.config.max_positions else 64
     text = data.load(dataset)
     protocol = protocol_of(name, text, lengths=f"{longest // 4},{longest}", blocks=6)
@@ -78,7 +78,7 @@ def test_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, nam
 
 def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
     """A context of 8 tokens, half of the training length, lies among the first half of 16 positions below 64."""
-    model = load_checkpoint(trained("rope")).model(torch.device("cpu"))
+    model = load_checkpoint(trained("rope")).model("cpu")
     text = data.load(dataset)
     for length in (8, 32):
         losses, _ = Scorer(model, text, torch.float32, max_position=64).score(np.array([0]), length, length)
@@ -93,7 +93,7 @@ def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(train
     """ALiBi with a window of 8 in its one layer, trained at 16, does not see what lies beyond 16."""
     protocol = protocol_of("context", data.load(dataset), lengths="16,32,64", blocks=12)
     for window in (8, 0):
-        model = load_checkpoint(trained("alibi", window=window)).model(torch.device("cpu"))
+        model = load_checkpoint(trained("alibi", window=window)).model("cpu")
         means, arrays, _ = measured(protocol, model)
         for n in (32, 64):
             for kind in ("foreign", "shuffled"):

@@ -34,7 +34,7 @@ def test_samples_continue_a_prompt_from_a_file_past_the_training_length(runs, sc
 
 @torch.no_grad()
 def test_past_max_positions_text_continues_as_in_nanogpt(runs):
-    model = load_checkpoint(runs["learnable"]).model(torch.device("cpu"))
+    model = load_checkpoint(runs["learnable"]).model("cpu")
     idx = torch.tensor([[5, 9, 60], [7, 7, 1]])
     slow = idx
     for _ in range(30):  # computes everything again, cropped to block_size

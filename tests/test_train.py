@@ -129,7 +129,7 @@ def test_eval_only_prints_the_mean_over_the_whole_validation_text(trained, capsy
     n = (len(tokens) - 1) // 16 * 16
     x = tokens[:n].view(-1, 16)
     y = tokens[1 : n + 1].view(-1, 16)
-    loss = load(folder, "best").model(torch.device("cpu"))(x, y)[1].item()
+    loss = load(folder, "best").model("cpu")(x, y)[1].item()
     assert f"\n{loss:.4f} nats per token, {loss / math.log(2):.4f} bits per byte" in capsys.readouterr().out
 
 
