@@ -235,21 +235,6 @@ def test_two_evaluations_of_one_run_wait_for_each_other(runs, tmp_path):
     assert "rope: 0:0" in out and "picture " in out and process.returncode == 0
 
 
-def test_a_run_that_is_trained_while_it_is_measured_is_not_mixed_up(trained, evaluate, tmp_path, monkeypatch):
-    run = shutil.copytree(trained("rope"), tmp_path / "r")
-    open_runs = eval_length.open_runs
-
-    def opening(cfg):
-        opened = open_runs(cfg)
-        shutil.copyfile(trained("rope", seed=5) / "best.pt", run / "best.pt")
-        return opened
-
-    with monkeypatch.context() as patch:
-        patch.setattr(eval_length, "open_runs", opening)
-        before = losses(evaluate(run), "r")
-    assert losses(evaluate(run), "r")[16] != before[16]
-
-
 def test_every_comparison_has_files_of_its_own(runs, evaluate, tmp_path):
     none = runs / "none"
     elsewhere = shutil.copytree(none, tmp_path / "elsewhere" / "none")  # another run of the same name

@@ -1,4 +1,4 @@
-"""Each protocol on models whose losses are known, and against one plain forward pass per window."""
+"""Each protocol against one plain forward pass per window, and on losses that are known."""
 
 from unittest import mock
 
@@ -11,27 +11,10 @@ from conftest import dataset_of, measured, protocol_of
 import data
 from evaluation.protocols import PROTOCOLS, Protocol
 from evaluation.windows import Scorer
-from model import GPTConfig, scheme_names
+from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
 
 LOSSES = [name for name, protocol in PROTOCOLS.items() if protocol.ranked]
-
-
-class KnownModel:
-    """Its loss at position p of a window is f(p), whatever the text: over three tokens, token 0 has the probability
-    exp(−f(p)), and every token of the text is 0."""
-
-    config = GPTConfig(block_size=16, vocab_size=3, n_embd=12, pos_scheme="none")
-    lm_head = torch.nn.Identity()  # `hidden` returns the logits
-    lm_head.weight = torch.zeros(1)
-
-    def __init__(self, f):
-        self.f = f
-
-    def hidden(self, idx, last, positions=None):
-        p = torch.exp(-self.f(torch.arange(idx.size(1), dtype=torch.float64)[-last:]))
-        others = (1 - p) / 2
-        return torch.stack((p, others, others), dim=-1).log().expand(len(idx), -1, -1)
 
 
 @pytest.mark.parametrize("trained, first", [(2, 2), (3, 3), (8, 4), (30, 15), (31, 31), (100, 25)])
@@ -46,9 +29,14 @@ def test_the_default_lengths_are_doubled_up_to_16_times_the_training_length(name
 def test_nonoverlapping_is_split_into_dilution_and_real_change(harm):
     """A model that is poor at the first 8 positions of a window and the same from there on gains nothing by a longer
     one; one that gets worse from position 40 on does so by the mean of what it loses there."""
-    model = KnownModel(lambda p: 1.0 + 1.0 * (p < 8) + harm * (p >= 40))
-    text = dataset_of(*["a" * 300] * 10)
-    means, *_ = measured(protocol_of("nonoverlapping", text, lengths="16,32,64,128", blocks=10), model)
+    protocol = protocol_of("nonoverlapping", dataset_of("a" * 3000), lengths="16,32,64,128", blocks=10)
+
+    def block_losses(length, scorer):
+        p = np.arange(length)
+        return np.tile(1.0 + 1.0 * (p < 8) + harm * (p >= 40), (10, 128 // length, 1))
+
+    protocol.block_losses = block_losses
+    means, *_ = measured(protocol, GPT(GPTConfig(16, 3, 1, 1, 4, pos_scheme="none")))
     for n in (32, 64, 128):
         assert means["dilution"][n] == pytest.approx((1 - 16 / n) * (1.0 - 1.5), abs=1e-5)
         assert means["real"][n] == pytest.approx(harm * max(0, n - 40) / n, abs=1e-5)
@@ -79,14 +67,11 @@ def test_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, nam
 def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
     """A context of 8 tokens, half of the training length, lies among the first half of 16 positions below 64."""
     model = load_checkpoint(trained("rope")).model("cpu")
-    text = data.load(dataset)
+    model.hidden = mock.Mock(wraps=model.hidden)
     for length in (8, 32):
-        losses, _ = Scorer(model, text, torch.float32, max_position=64).score(np.array([0]), length, length)
-        positions = data.sampled_positions(max(length, 16), 64, (length, 0))[:length]
-        window = text.val.windows(np.array([0]), length)
-        logits = model.lm_head(model.hidden(window[:, :-1], positions=positions))
-        expected = F.cross_entropy(logits[0], window[0, 1:], reduction="none")
-        np.testing.assert_allclose(losses[0], expected.detach().numpy(), atol=1e-5)
+        Scorer(model, data.load(dataset), torch.float32, max_position=64).score(np.array([0]), length, length)
+        expected = data.sampled_positions(max(length, 16), 64, (length, 0))[:length]
+        assert torch.equal(model.hidden.call_args.kwargs["positions"], expected)
 
 
 def test_a_model_that_cannot_look_further_gains_nothing_by_further_context(trained, dataset):

@@ -164,13 +164,6 @@ def test_a_closed_stream_does_not_end_training(closed, tiny, whole, tmp_path):
     assert len([*tmp_path.glob("wandb/offline-run-*/*.wandb")]) == 1
 
 
-def test_a_picture_that_cannot_be_drawn_is_one_line_and_no_curve_is_promised(run_tiny, tmp_path, capsys):
-    (tmp_path / "r" / "loss.png").mkdir(parents=True)
-    run_tiny("r")
-    out = capsys.readouterr().out
-    assert f"cannot draw {tmp_path}/r/loss.png" in out and "curve" not in out
-
-
 def test_weights_that_are_not_finite_are_never_saved(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "r")
     name = "transformer.h.0.ln_1.weight"
@@ -221,22 +214,6 @@ def test_after_a_failed_save_training_continues_and_the_best_model_stays(tiny, t
         checkpoint = load_checkpoint(tmp_path / "r", which)
         assert (checkpoint.step, checkpoint.best_val_loss) == (step, 1.8)
     assert metrics(tmp_path / "r", "step") == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_renamed_folder_is_created_again(tiny, whole, tmp_path, monkeypatch):
-    folder = tmp_path / "r"
-    moved = tmp_path / "moved"
-    evaluate = train.evaluate
-
-    def renaming(*args):
-        if (folder / "latest.pt").exists() and not moved.exists():
-            folder.rename(moved)
-        return evaluate(*args)
-
-    monkeypatch.setattr(train, "evaluate", renaming)
-    train.main([*tiny, f"--out_dir={folder}", "--eval_interval=1"])
-    assert_same_run(whole, folder, "best")
-    assert load_checkpoint(folder, "latest").step == 6 and load_checkpoint(moved, "latest").step == 1
 
 
 def test_a_row_that_cannot_be_written_is_one_line_and_malformed_rows_are_skipped(tmp_path, capsys):
