@@ -26,13 +26,13 @@ SMALL = 64  # block_size where whole layers are compared
 
 @dataclass(frozen=True)
 class Published:
-    """A model's published numbers. What is missing here is the default of its configuration class."""
+    """A model's published numbers. What is missing here is the default of its configuration class, except head_size."""
 
     module: str  # in transformers.models
     prefix: str  # of its classes
     length: int  # tokens in training
     n_layer: int
-    head_size: int
+    head_size: int = 128
     rotation: dict | None = None  # its rope_parameters without stretching
     stretched: dict | None = None  # and with it
     numbers: dict = field(default_factory=dict)
@@ -78,14 +78,13 @@ def yarn(theta, factor, length, **more):
 
 LLAMA_4_SCALING = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}
 MODELS = {
-    "smollm3": Published("smollm3", "SmolLM3", 65536, 36, 128, rotation(5e6)),
-    "command_a": Published("cohere2", "Cohere2", 8192, 64, 128, rotation(5e4), interleaved=True),
+    "smollm3": Published("smollm3", "SmolLM3", 65536, 36, rotation=rotation(5e6)),
+    "command_a": Published("cohere2", "Cohere2", 8192, 64, rotation=rotation(5e4), interleaved=True),
     "k_exaone": Published(
         "exaone_moe",
         "ExaoneMoe",
         length=8192,
         n_layer=48,
-        head_size=128,
         rotation=rotation(1e6),
         numbers={"sliding_window": 128},
         comparable={"first_k_dense_replace": 99},
@@ -95,7 +94,6 @@ MODELS = {
         "Afmoe",
         length=4096,
         n_layer=32,
-        head_size=128,
         rotation=rotation(1e4),
         numbers={"sliding_window": 2048},
         comparable={"num_dense_layers": 99},
@@ -105,7 +103,6 @@ MODELS = {
         "Llama4Text",
         length=262144,
         n_layer=48,
-        head_size=128,
         rotation=rotation(5e5),
         numbers={"use_qk_norm": False},
         comparable={"intermediate_size_mlp": 16, "moe_layers": []},
@@ -116,7 +113,6 @@ MODELS = {
         "Olmo3",
         length=8192,
         n_layer=32,
-        head_size=128,
         rotation=per_type(rotation(5e5), rotation(5e5)),
         stretched=per_type(yarn(5e5, 8.0, 8192), rotation(5e5)),
         n_head=1,  # its norm spans all heads
@@ -154,7 +150,6 @@ MODELS = {
         "GraniteSWA",
         length=8192,
         n_layer=24,
-        head_size=128,
         rotation=rotation(1e4),
         comparable={"attention_multiplier": 128**-0.5},
     ),
@@ -171,7 +166,6 @@ MODELS = {
         "Ministral3",
         length=16384,
         n_layer=34,
-        head_size=128,
         rotation=rotation(1e6, **LLAMA_4_SCALING),
         stretched=yarn(1e6, 16.0, 16384, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
     ),
@@ -180,7 +174,6 @@ MODELS = {
         "Qwen3",
         length=32768,
         n_layer=36,
-        head_size=128,
         rotation=rotation(1e6),
         stretched=yarn(1e6, 4.0, 32768),
     ),
@@ -189,7 +182,6 @@ MODELS = {
         "Glm4Moe",
         length=131072,
         n_layer=92,
-        head_size=128,
         rotation=rotation(1e6, partial_rotary_factor=0.5),
         comparable={"use_qk_norm": True, "first_k_dense_replace": 99},
     ),
@@ -198,7 +190,6 @@ MODELS = {
         "InklingText",
         length=2048,
         n_layer=66,
-        head_size=128,
         comparable={"swa_num_attention_heads": 2, "swa_num_key_value_heads": 1, "dense_mlp_idx": 99},
     ),
 }

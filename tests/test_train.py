@@ -210,11 +210,17 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
 # Initialising from another run
 
 
+def initialised(folder, source, *flags):
+    """The checkpoint of a run in a folder that starts from another run and takes a step that changes no weight."""
+    main([f"--init_from={source}", f"--out_dir={folder}", *flags, *ONCE])
+    return load(folder)
+
+
 @pytest.mark.parametrize("scheme", scheme_names())
 def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, scheme, capsys):
-    main([f"--init_from={trained(scheme)}", "--block_size=32", f"--out_dir={tmp_path}/r", *ONCE])
-    c = load(tmp_path / "r").config
-    new = load(tmp_path / "r").weights
+    run = initialised(tmp_path / "r", trained(scheme), "--block_size=32")
+    c = run.config
+    new = run.weights
     old = load(trained(scheme)).weights
     assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
     assert c.rope_block_size == 0  # without scaling, RoPE is trained at its own block_size
@@ -234,9 +240,8 @@ def test_what_a_shorter_training_did_not_reach_starts_from_what_it_did(layers, p
     """In the model's own scheme and in those of kinds of layers."""
     for scheme, options, name in (("t5", "size=8", "table"), ("inkling", "extent=1/4", "p")):
         run = trained(scheme, n_layer=2, layers=layers.format(options))
-        main([f"--init_from={run}", "--block_size=32", f"--out_dir={tmp_path}/{scheme}", *ONCE])
         old = load(run).weights[f"{prefix}.{name}"]
-        new = load(tmp_path / scheme).weights[f"{prefix}.{name}"]
+        new = initialised(tmp_path / scheme, run, "--block_size=32").weights[f"{prefix}.{name}"]
         if scheme == "t5":  # only the first 16 buckets; the others start as copies of the last of these
             assert torch.equal(new, old[[*range(16), *[15] * 16]])
         else:  # beyond the old extent, the bias was 0
@@ -250,10 +255,9 @@ def test_a_model_that_is_initialised_goes_by_default_to_the_folder_of_its_own_sc
 
 
 def test_a_scaled_rope_remembers_its_first_length_and_is_scaled_further_from_there(trained, tmp_path):
-    flags = [f"--init_from={trained('rope')}", "--block_size=32", "--rope_scaling=linear", *ONCE]
+    flags = ["--block_size=32", "--rope_scaling=linear"]
     for name, more, factor in (("auto", [], 2), ("own", ["--rope_factor=3"], 3)):
-        main([*flags, *more, f"--out_dir={tmp_path}/{name}"])
-        run = load(tmp_path / name)
+        run = initialised(tmp_path / name, trained("rope"), *flags, *more)
         assert (run.config.rope_block_size, run.config.rope_factor) == (16, factor)
         factors = [run.config_with(Overrides(), n).rope_factor for n in (8, 32, 64)]
         assert factors == [factor, factor, 2 * factor]
@@ -261,17 +265,16 @@ def test_a_scaled_rope_remembers_its_first_length_and_is_scaled_further_from_the
 
 
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
-    main([f"--init_from={trained('rope')}", "--pos_scheme=none", f"--out_dir={tmp_path}/drope", *ONCE])
-    old = load(trained("rope")).weights
-    torch.testing.assert_close(load(tmp_path / "drope").weights, old, rtol=0, atol=0)
-    main([f"--init_from={trained('learnable')}", "--pos_scheme=t5", f"--out_dir={tmp_path}/t5", *ONCE])
+    drope = initialised(tmp_path / "drope", trained("rope"), "--pos_scheme=none")
+    torch.testing.assert_close(drope.weights, load(trained("rope")).weights, rtol=0, atol=0)
+    run = initialised(tmp_path / "t5", trained("learnable"), "--pos_scheme=t5")
     out = capsys.readouterr().out
     assert "pos.table starts untrained" in out and "pos.wpe.weight is not loaded" in out
-    assert load(tmp_path / "t5").settings["optimizer"] == "adamw"  # no Muon for trained weights
+    assert run.settings["optimizer"] == "adamw"  # no Muon for trained weights
     t5 = trained("t5", pos_options="size=8")
     for scheme, options in (("t5", "size=8"), ("none", "")):
-        main([f"--init_from={t5}", f"--pos_scheme={scheme}", f"--out_dir={tmp_path}/{scheme}", "--overwrite", *ONCE])
-        assert load(tmp_path / scheme).config.pos_options == options
+        run = initialised(tmp_path / f"again-{scheme}", t5, f"--pos_scheme={scheme}")
+        assert run.config.pos_options == options
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot treat tiny floats as 0")
