@@ -102,8 +102,8 @@ def shuffled(n_kept, seed):
     """A `change` of windows: shuffles the context except its last n_kept tokens."""
 
     def change(row, i):
-        far = row[: -1 - n_kept]
-        far[:] = far[torch.from_numpy(np.random.default_rng((seed, i)).permutation(len(far)))]
+        far = row[: -1 - n_kept].numpy()  # shares the row's memory
+        np.random.default_rng((seed, i)).shuffle(far)
 
     return change
 
