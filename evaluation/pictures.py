@@ -91,9 +91,10 @@ def label_ends(axes, ends):
     for i, height in zip(order, heights, strict=True):
         label, style, _ = ends[i]
         x, y = places[i]
-        start = (x, y) if x > 0.9 and 0 <= y <= 1 else (1.03, height)
+        if x <= 0.9 or not 0 <= y <= 1:
+            x, y = 1.03, height
         leader = style | {"linewidth": 0.7, "linestyle": "-", "markevery": [1]}
-        axes.plot(*np.transpose([start, (1.03, height)]), transform=axes.transAxes, clip_on=False, **leader)
+        axes.plot([x, 1.03], [y, height], transform=axes.transAxes, clip_on=False, **leader)
         axes.text(
             1.03,
             height,

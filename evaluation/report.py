@@ -38,8 +38,7 @@ def result_of(protocol, line):
     losses = protocol.losses(line.arrays)
     if protocol.ranked and protocol.shown[-1] in losses:
         best, mean, width = rise(losses, line.trained, line.blocks.documents)
-        words = verdict(mean, width)
-        result["rise"] = {"from": best, "mean": float(mean), "width": float(width), "verdict": words}
+        result["rise"] = {"from": best, "mean": float(mean), "width": float(width), "verdict": verdict(mean, width)}
     return result
 
 
@@ -70,7 +69,8 @@ def table(protocol, results):
             at_training = n == result["training_length"]
             values = [(key, result["values"][key][n]) for key in protocol.columns]
             cells = [protocol.cell(key, value, at_training) if value else "" for key, value in values]
-            rows.append(cells if any(cells) else ["—", *cells[1:]])  # —: the scheme is undefined at this length
+            cells[0] = cells[0] or "—"  # the scheme is undefined at this length
+            rows.append(cells)
         parts.append(rows)
     text = side_by_side(first, *map(aligned, parts))
     if len(parts) == 1 or text.index("\n") <= shutil.get_terminal_size().columns:
