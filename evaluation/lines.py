@@ -12,7 +12,7 @@ import json
 import platform
 import re
 import subprocess
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ class Line:
     measured: dict  # the settings of the protocol
     runs: list  # for each seed: its "seed", "step", "tuning_loss", "checkpoint" (a hash) and "machine"
     blocks: Blocks
-    arrays: dict = field(default_factory=dict)  # name -> (seeds, blocks, …)
+    arrays: dict  # name -> (seeds, blocks, …)
     path: str = ""  # of the file that it was read from, without .npz
 
     @property
@@ -88,8 +88,7 @@ class Line:
             }
             for run in runs
         ]
-        dataset_hash = protocol.dataset.hash
-        return cls(model_config, further, dataset_hash, protocol.settings(), seeds, protocol.blocks, arrays)
+        return cls(model_config, further, protocol.dataset.hash, protocol.settings(), seeds, protocol.blocks, arrays)
 
     @classmethod
     def read(cls, path):
@@ -99,9 +98,6 @@ class Line:
         try:
             about = json.loads(str(arrays.pop("about")))
             blocks = Blocks(arrays.pop("ends"), arrays.pop("documents"))
-            shape = len(about["runs"]), len(blocks.ends)
-            if any(values.shape[:2] != shape for values in arrays.values()):
-                raise ValueError("invalid losses")
             arrays = {name: values.astype(float) for name, values in arrays.items()}
             config = GPTConfig(**checked(GPTConfig, about.pop("model"), path))
             return cls(config=config, blocks=blocks, arrays=arrays, path=path, **about)
