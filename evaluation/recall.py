@@ -52,7 +52,7 @@ def planted(signs, distances):
     filler, *digits = signs.tolist()
 
     def change(row, i):
-        fact = row[-2:].clone()  # the digit and its letter
+        fact = row[-2:]  # the digit and its letter
         for place in torch.nonzero(row[:-2] == fact[0])[:, 0]:
             row[place : min(place + 2, len(row) - 2)] = filler
         # the end of a row: digit and letter, `distance` tokens, digit and letter
@@ -132,10 +132,10 @@ class Recall(Answers, Protocol, name="recall", stem="recall"):
         rng = np.random.default_rng((self.seed, d))
         distances = rng.integers(d, min(2 * d, length - 2), size=len(self.blocks.ends))
         change = planted(self.dataset.tokenizer.encode(SIGNS), distances)
-        losses, right = scorer.score(self.blocks.ends - length, length, scored=1, change=change)
+        losses, right = scorer.score(self.blocks.ends - length, length, 1, change)
         return {job: right[:, 0], f"loss-{job}": losses[:, 0]}
 
     def values(self, arrays, trained):
-        right = {d: arrays[str(d)].astype(float) for d in self.shown if str(d) in arrays}
+        right = {d: arrays[str(d)] for d in self.shown if str(d) in arrays}
         losses = {d: arrays[f"loss-{d}"] for d in right if f"loss-{d}" in arrays}
         return {"accuracy": right, "loss": losses}
