@@ -79,11 +79,12 @@ def open_runs(cfg):
         opened = dict(zip(names, opened.values(), strict=True))
     runs = {name: item for name, item in opened.items() if not isinstance(item, Line)}
     kept = {name: item for name, item in opened.items() if isinstance(item, Line)}
-    texts = {name: item.dataset_name(cfg.dataset) for name, item in opened.items()}
-    if len(set(texts.values())) > 1:
+    texts = {name: cfg.dataset or item.dataset_name() for name, item in opened.items()}
+    text, *others = set(texts.values())
+    if others:
         found = ", ".join(f"{name} on {text}" for name, text in texts.items())
         raise ValueError(f"the runs were trained on different texts ({found}): choose one with --dataset=NAME")
-    dataset = data.load(next(iter(texts.values())))
+    dataset = data.load(text)
     for item in opened.values():
         item.check_dataset(dataset, cfg.dataset)
     return runs, kept, dataset

@@ -47,8 +47,8 @@ class Line:
         """The training length."""
         return self.config.block_size
 
-    def dataset_name(self, named=""):
-        return named or self.settings["dataset"]
+    def dataset_name(self):
+        return self.settings["dataset"]
 
     def check_dataset(self, dataset, named):
         """ValueError unless the dataset is the text that was measured."""

@@ -151,11 +151,11 @@ class Checkpoint:
                 f"to use that text anyway, name it: --dataset={dataset.name}"
             )
 
-    def dataset_name(self, named=""):
-        """The dataset `named` or, by default, the one that the model was trained on."""
-        if not (named or self.settings):
+    def dataset_name(self):
+        """The dataset that the model was trained on. ValueError if it is unknown."""
+        if not self.settings:
             raise ValueError(f"{self.path} does not say which text it was trained on: name one with --dataset=NAME")
-        return named or self.settings["dataset"]
+        return self.settings["dataset"]
 
 
 def load_checkpoint(name, which="best"):

@@ -32,7 +32,7 @@ def inherited_settings(cls, values, run, source):
     """The settings (fields of cls) that a call inherits unless its own `values` set them. --resume and --eval_only
     inherit all but the device."""
     if values.get("resume") or values.get("eval_only"):
-        changes = {"dataset": run.dataset_name(values.get("dataset")), "overwrite": False, "device": "auto"}
+        changes = {"dataset": values.get("dataset") or run.dataset_name(), "overwrite": False, "device": "auto"}
         return config.checked(cls, asdict(run.config) | run.settings | changes, run.path)
     return settings_from(source, values) if source else {}
 
@@ -42,7 +42,7 @@ def settings_from(source, values):
     a rope scheme was trained at, if the new run scales it. It trains with AdamW: Muon has its own rate, whose default
     quickly damages trained weights."""
     settings = asdict(source.config)
-    settings |= {"dataset": source.dataset_name(values.get("dataset")), "optimizer": "adamw"}
+    settings |= {"dataset": values.get("dataset") or source.dataset_name(), "optimizer": "adamw"}
     scheme = settings["pos_scheme"]
     reads = find_scheme(scheme).reads
     if values.get("pos_scheme", scheme) != scheme:  # without the other scheme's own settings
