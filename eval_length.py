@@ -21,7 +21,7 @@ import data
 from evaluation import recall, tasks  # noqa: F401  (they register their protocols)
 from evaluation.lines import Line, is_line, measured_before, without_seed, write_arrays
 from evaluation.protocols import PROTOCOLS
-from evaluation.report import charts, draw, numbers_of, print_report, result_of
+from evaluation.report import draw, numbers_of, print_report, result_of
 from evaluation.seeds import group_seeds, note_differences
 from evaluation.windows import Scorer
 from model import PositionScheme, find_scheme
@@ -190,8 +190,18 @@ def inputs_of(cfg, items):
 
 
 def publish(cfg, protocol, run, results):
-    """Logs the results to wandb, a run for each, in the group of this run. Returns whether wandb took everything."""
+    """Logs the results to wandb, a run for each, in the group of this run. They share charts against x. Returns whether
+    wandb took everything."""
     x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
+    charts = {}
+    for name, result in results.items():
+        about = {key: value for key, value in result.items() if key != "values"}
+        rows = []
+        for key, by_length in result["values"].items():
+            for n, value in by_length.items():
+                if value:
+                    rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
+        charts[name] = about, rows
     names = {
         "project": cfg.wandb_project,
         "group": run.settings.get("wandb_group") or Path(protocol.dataset.name).name,
@@ -199,7 +209,7 @@ def publish(cfg, protocol, run, results):
         "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
     }
-    return tracking.publish(charts(protocol, results, x), cfg.wandb_mode, {protocol.stem: x}, names)
+    return tracking.publish(charts, cfg.wandb_mode, {protocol.stem: x}, names)
 
 
 def main(argv):

@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation: the tables, the picture, the numbers and the charts in wandb."""
+"""What a person sees of an evaluation: the tables, the picture and the numbers."""
 
 import json
 import shutil
@@ -138,7 +138,7 @@ def numbers_of(inputs, protocol, results):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Pictures and charts
+# Pictures
 
 
 def draw(protocol, results, changes, delta):
@@ -216,17 +216,3 @@ def draw_panel(axes, protocol, results, key, background, failing):
         cut_off(axes, in_view)
     axes.set_xlabel(protocol.axis)
     return ends
-
-
-def charts(protocol, results, x):
-    """What wandb shows, as tracking.publish takes it: a run for each result, so that they share charts against x."""
-    runs = {}
-    for name, result in results.items():
-        about = {key: value for key, value in result.items() if key != "values"}
-        rows = []
-        for key, by_length in result["values"].items():
-            for n, value in by_length.items():
-                if value:
-                    rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
-        runs[name] = about, rows
-    return runs
