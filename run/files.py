@@ -25,10 +25,10 @@ def replacing(path):
         partial.unlink(missing_ok=True)
 
 
-def write(path, content):
-    """Writes all of content, text or bytes, or leaves the old file in place."""
+def write(path, text):
+    """Writes all of a text, or leaves the old file in place."""
     with replacing(path) as f:
-        f.write(content.encode() if isinstance(content, str) else content)
+        f.write(text.encode())
 
 
 @contextlib.contextmanager
