@@ -107,7 +107,7 @@ class RunLog:
         """Draws loss.png and waits for wandb."""
         self.say(save_picture("curve", self.folder / "loss.png", draw_losses, self.folder))
         if self.process:
-            finish_wandb(self.process, PATIENCE)
+            finish_wandb(self.process)
 
 
 def draw_losses(folder):
@@ -185,8 +185,9 @@ def start_wandb(mode, axes, logs):
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def finish_wandb(process, patience):
-    """Waits until wandb has logged everything, or for `patience` seconds."""
+def finish_wandb(process, n_runs=1):
+    """Waits until wandb has logged everything, or for PATIENCE seconds a run."""
+    patience = PATIENCE * n_runs
     try:
         process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
@@ -208,5 +209,5 @@ def publish(runs, mode, axes, init):
         process = start_wandb(mode, axes, logs)
         if not process:
             return False
-        finish_wandb(process, PATIENCE * len(runs))
+        finish_wandb(process, len(runs))
         return process.returncode == 0
