@@ -271,9 +271,9 @@ def king_james(cfg):
     return split_texts({name: chapter.strip() for name, chapter in chapters.items()})
 
 
-def hub(path, name):
-    """The Text of the dataset `path` of the Hugging Face hub."""
-    return Text(lambda cfg: hub_rows(cfg, path), name, path, "gpt2", ("column", "config"))
+def hub(path):
+    """The Text of the dataset OWNER/NAME of the Hugging Face hub."""
+    return Text(lambda cfg: hub_rows(cfg, path), Path(path).name, path, "gpt2", ("column", "config"))
 
 
 def generated(document, name, source, config):
@@ -292,7 +292,7 @@ TEXTS = {
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2"),
     "recall": generated(recall.document, "recall", recall.SOURCE, "recall"),
     "kjv": Text(king_james, "kjv_char", "King James Bible"),
-    "openwebtext": hub("Skylion007/openwebtext", "openwebtext"),
+    "openwebtext": hub("Skylion007/openwebtext"),
 }
 for name in tasks.TASKS:
     TEXTS[name] = generated(functools.partial(tasks.document, name), name, tasks.source_of(name), "task")
@@ -308,8 +308,7 @@ def find_text(names, glob):
     if name in TEXTS:
         return TEXTS[name]
     if name.startswith("hf:"):
-        path = name.removeprefix("hf:")
-        return hub(path, Path(path).name)
+        return hub(name.removeprefix("hf:"))
     return files_text(names, glob)
 
 
