@@ -93,8 +93,10 @@ class TrainConfig(GPTConfig):
     def model_config(self, n_vocab):
         """The GPTConfig for a tokenizer of n_vocab ids. ValueError if vocab_size is smaller."""
         if 0 < self.vocab_size < n_vocab:
-            message = f"vocab_size={self.vocab_size} is smaller than the tokenizer's {n_vocab}"
-            raise ValueError(f"{message}: use the default, 0, or with --init_from a text with the same tokenizer")
+            raise ValueError(
+                f"vocab_size={self.vocab_size} is smaller than the tokenizer's {n_vocab}: use the default, 0, or with "
+                "--init_from a text with the same tokenizer"
+            )
         settings = {f.name: getattr(self, f.name) for f in fields(GPTConfig)}
         return GPTConfig(**settings | {"vocab_size": self.vocab_size or n_vocab})
 
@@ -204,8 +206,9 @@ def train(cfg, run=None, source=None):
             if evaluating:
                 row["val/loss"] = validate()
             if not math.isfinite(row["train/loss"] + row.get("val/loss", 0.0)):
-                advice = "lower --learning_rate; the last checkpoint is kept"
-                raise ValueError(f"the loss is not finite at step {step}: {advice}")
+                raise ValueError(
+                    f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint is kept"
+                )
             log(step, row, pace.line(step, row))
             loss_sum.zero_()
             pace.restart(step)

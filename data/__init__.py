@@ -40,7 +40,7 @@ class Split:
         """The tokens of windows of `length` predictions at `starts`: (len(starts), length + 1) int64. The inputs are
         all but the last, the targets all but the first."""
         rows = self.tokens[starts[:, None] + np.arange(length + 1)]
-        if rows.max(initial=0) >= self.n_vocab:  # the hash of a large file is not checked
+        if rows.max() >= self.n_vocab:  # the hash of a large file is not checked
             raise ValueError(f"the text contains token id {rows.max()}, but the vocabulary ends at {self.n_vocab - 1}")
         return torch.from_numpy(rows.astype(np.int64))
 

@@ -237,8 +237,10 @@ def sympy(cfg):
             files[name] = file
             content.update(source)
     if content.hexdigest() != SYMPY_SHA256:
-        command = f"pip install --force-reinstall sympy=={SYMPY}"
-        raise ValueError(f"the text is the source of sympy {SYMPY}, which is not installed unchanged: {command}")
+        raise ValueError(
+            f"the text is the source of sympy {SYMPY}, which is not installed unchanged: "
+            f"pip install --force-reinstall sympy=={SYMPY}"
+        )
     # the validation text has room for long contexts in many documents, none of which weighs much
     return divided(files, choose_validation(files, smallest=4_000, largest=50_000))
 
@@ -316,8 +318,10 @@ def files_text(paths, glob):
     """The Text in the user's files and folders. ValueError if only some of them hold rows."""
     for path in paths:
         if not Path(path).exists():
-            choices = f"one of {', '.join(TEXTS)}, or hf:NAME from the Hugging Face hub, or your own files and folders"
-            raise ValueError(f"{path!r} is not a file or a folder; TEXT is {choices}")
+            raise ValueError(
+                f"{path!r} is not a file or a folder; TEXT is one of {', '.join(TEXTS)}, or hf:NAME from the Hugging "
+                "Face hub, or your own files and folders"
+            )
     files = find_files(paths, glob)
     source = " ".join(str(Path(path).resolve()) for path in paths)
     state = json_hash([[file.name, file_hash(file)] for file in files.values()])

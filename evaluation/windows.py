@@ -124,8 +124,10 @@ def foreign(split, blocks, n_kept):
         starts_after = donors - n >= after
         donors = donors[ends_before | starts_after]
         if not len(donors):
-            few = f"no block has {n - n_kept:,} tokens of other documents before it"
-            raise ValueError(f"{few}: choose shorter --lengths, or a --dataset of more documents")
+            raise ValueError(
+                f"no block has {n - n_kept:,} tokens of other documents before it: choose shorter --lengths, or a "
+                "--dataset of more documents"
+            )
         row[: n - n_kept] = split.windows(donors[:1] - n, n)[0, : n - n_kept]
 
     return change
