@@ -91,6 +91,7 @@ def wilson(successes, n):
     """Wilson's 95% interval of a proportion (Wilson 1927): (low, high)."""
     z = 1.96
     p = successes / n
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    middle = (p + z * z / (2 * n)) / scale
+    half = z / scale * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, middle - half), min(1.0, middle + half)
