@@ -108,15 +108,15 @@ class Protocol:
         return len(self.blocks.ends) * len(before) * length
 
     def block_losses(self, length, scorer, change=None):
-        """(blocks, windows of a block, scored) float64."""
+        """(blocks, windows of a block, scored) float64. For change, see Scorer.score."""
         before, scored = self.layout(length)
         starts = (self.blocks.ends[:, None] - before).flatten()
         losses, _ = scorer.score(starts, length, scored, change)
         return losses.astype(np.float64).reshape(self.n_blocks, -1, scored)
 
-    def measure(self, job, length, scorer):
+    def measure(self, job, length, scorer, change=None):
         """What a job yields: {name: array}. The array of the job's own name is the mean loss of every block."""
-        return {job: self.block_losses(length, scorer).mean(axis=(1, 2))}
+        return {job: self.block_losses(length, scorer, change).mean(axis=(1, 2))}
 
     # what is shown of the measurements
 
@@ -273,7 +273,7 @@ class Context(Protocol, name="context"):
             "shuffled": shuffled(scorer.trained, self.seed),
         }
         kind, _, _ = job.rpartition("-")  # foreign, shuffled, or nothing
-        return {job: self.block_losses(length, scorer, changes.get(kind)).mean(axis=(1, 2))}
+        return super().measure(job, length, scorer, changes.get(kind))
 
     def values(self, arrays, trained):
         values = super().values(arrays, trained)
