@@ -22,7 +22,7 @@ from config import checked
 from evaluation.windows import Blocks
 from model import GPTConfig
 from run import files
-from run.checkpoint import CALL_FIELDS
+from run.checkpoint import CALL_FIELDS, own_settings
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Line:
     def write(self, path):
         """Writes the line to a file, which it replaces."""
         about = {
-            "model": {key: value for key, value in asdict(self.config).items() if value != getattr(GPTConfig, key)},
+            "model": own_settings(self.config),
             "settings": self.settings,
             "dataset_hash": self.dataset_hash,
             "measured": self.measured,

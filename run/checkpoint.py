@@ -69,6 +69,11 @@ def can_stretch(kind):
     return not kind.window and "rope_scaling" in find_scheme(kind.pos_scheme).reads
 
 
+def own_settings(config):
+    """The fields of a GPTConfig that differ from their defaults, as plain types."""
+    return {name: value for name, value in asdict(config).items() if value != getattr(GPTConfig, name)}
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A trained model. One from other code (run/foreign.py) has no tokenizer, no settings and no text."""
@@ -91,8 +96,7 @@ class Checkpoint:
         """sha256 of the model: its tensors and the non-default fields of its config. The file itself is not hashed,
         because training may have replaced it since it was read."""
         digests = {name: hashlib.sha256(t.numpy()).hexdigest() for name, t in self.weights.items()}
-        changed = {name: value for name, value in asdict(self.config).items() if value != getattr(GPTConfig, name)}
-        return files.json_hash([changed, digests])
+        return files.json_hash([own_settings(self.config), digests])
 
     def save(self, path):
         """Writes the file completely or not at all. ValueError if a weight is not finite."""
