@@ -53,12 +53,11 @@ class Task(Answers, Protocol, name="task", stem="task"):
         names = {tasks.source_of(name): name for name in tasks.TASKS}
         check_source(dataset, names, "task", "copy")
         task = names[dataset.meta["source"]["text"]]
-        lengths = cfg.lengths or LENGTHS
-        cfg = replace(cfg, lengths=lengths, blocks=cfg.blocks or self.default_blocks)
+        cfg = replace(cfg, lengths=cfg.lengths or LENGTHS, blocks=cfg.blocks or self.default_blocks)
         self.block_size = max(training_lengths)
         self.examples = {}  # number of symbols -> ids, is_answer
         self.sizes = {}  # number of symbols -> tokens
-        for n in choose_lengths(lengths, {tasks.LONGEST}):
+        for n in choose_lengths(cfg.lengths, {tasks.LONGEST}):
             examples = tasks.fresh_examples(task, n, cfg.blocks, cfg.seed)
             ids, is_answer = encode(examples, dataset.tokenizer)
             self.examples[n] = ids, is_answer
