@@ -160,7 +160,7 @@ def make_tokenizer(name, documents):
 
     texts = (text for _, text in documents["train"]("reading train"))
     trainer = rustbpe.Tokenizer()
-    n_tokens = int(size) - 1  # one id is for <|endoftext|>
-    trainer.train_from_iterator(texts, n_tokens, buffer_size=64, pattern=GPT2_PATTERN)
+    # one id is for <|endoftext|>
+    trainer.train_from_iterator(texts, int(size) - 1, buffer_size=64, pattern=GPT2_PATTERN)
     ranks = trainer.get_mergeable_ranks()  # by id
     return bpe_tokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])
