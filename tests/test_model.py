@@ -1,8 +1,7 @@
 """Each scheme against a slow float64 reference written from its paper's equation, and against published facts.
 
 A test with the parameter `scheme` runs for every scheme in model.py and schemes/. The slow references loop over queries
-and keys, and use nothing from model.py except a model's weights and its layers outside of attention (for which see
-test_foreign.py and test_export.py).
+and keys, and use nothing from model.py except a model's weights.
 """
 
 import math
@@ -234,18 +233,24 @@ def reference_window(c, layer):
 def reference_logits(model, idx, p=None):
     """The whole decoder in float64 with attention by loops: (T, V) for idx (T,) at positions p (None: 0 … T−1)."""
     c = model.config
+    sd = model.state_dict()
     T = len(idx)
     p = p or range(T)
+
+    def norm(x, name):
+        return F.layer_norm(x, (c.n_embd,), sd[f"{name}.weight"], sd[f"{name}.bias"], eps=1e-5)
+
+    def linear(x, name):
+        return x @ sd[f"{name}.weight"].T + sd[f"{name}.bias"]
+
     embedded = [reference_embedding(c.pos_scheme, c.n_embd, at, model) for at in p]
-    x = model.transformer.wte.weight[idx] + torch.stack(embedded)
+    x = sd["transformer.wte.weight"][idx] + torch.stack(embedded)
     for layer, kind in enumerate(c.kinds):
-        block = model.transformer.h[layer]
-        sink = block.attn.sink
-        if sink is None:
-            sink = torch.full((c.n_head,), -torch.inf).double()
+        name = f"transformer.h.{layer}"
+        sink = sd.get(f"{name}.attn.sink", torch.full((c.n_head,), -torch.inf).double())
         window = reference_window(c, layer) or T
-        normed = block.ln_1(x)
-        qkv = block.attn.c_attn(normed)
+        normed = norm(x, f"{name}.ln_1")
+        qkv = linear(normed, f"{name}.attn.c_attn")
         q, k, v = qkv.view(T, 3, c.n_head, -1).unbind(1)  # each (T, H, D)
         if c.qk_norm:
             q = q / (q**2).mean(-1, keepdim=True).sqrt()
@@ -261,9 +266,11 @@ def reference_logits(model, idx, p=None):
                     score = reference_score(*inputs) / math.sqrt(q.size(-1))
                     scores.append(temperature * (score + reference_bias(*inputs)))
                 out[i, h] = torch.stack(scores).softmax(0)[1:] @ v[seen, h]
-        x = x + block.attn.c_proj(out.flatten(1))
-        x = x + block.mlp(block.ln_2(x))
-    return model.lm_head(model.transformer.ln_f(x))
+        x = x + linear(out.flatten(1), f"{name}.attn.c_proj")
+        inner = linear(norm(x, f"{name}.ln_2"), f"{name}.mlp.c_fc")
+        inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+        x = x + linear(inner, f"{name}.mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ sd["transformer.wte.weight"].T
 
 
 @pytest.mark.parametrize("scheme", ALL)
@@ -542,6 +549,7 @@ def test_t5_buckets_as_published():
     bias = model.pos.prepare(None, torch.arange(300))
     buckets = bias[:, 0].tolist()
     assert buckets == [reference_bucket(n) for n in range(300)]
+    assert buckets[:17] == [*range(16), 16]
     assert buckets.index(31) == 113
 
 
@@ -592,6 +600,8 @@ def test_a_state_dict_has_no_buffers_and_a_model_from_it_shares_it_and_draws_not
     assert torch.equal(loaded(idx)[0], model(idx)[0])
     for name, w in loaded.state_dict().items():
         assert w.data_ptr() == weights[name].data_ptr()
+    with pytest.raises(RuntimeError, match="more"):
+        GPT.from_weights(model.config, weights | {"more": idx})
 
 
 def test_fixed_tables_stay_as_they_were_made_and_none_is_saved(monkeypatch):

@@ -17,7 +17,7 @@ from run.checkpoint import Checkpoint, Overrides
 from run.foreign import import_transformers
 from train import TrainConfig
 
-pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
+transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
 import_transformers()
 
 FILES = {path.stem: path for path in sorted((ROOT / "config/models").glob("*.py"))}
@@ -242,6 +242,26 @@ def test_frequencies_and_windows_at_the_published_size(name, form):
         padded = F.pad(their_freqs, (0, len(freqs) - len(their_freqs)))  # with partial rotation, theirs are fewer
         torch.testing.assert_close(freqs, padded, rtol=1e-6, atol=0)
         assert size == pytest.approx(factor, rel=1e-6)
+
+
+def test_llama3_scales_as_transformers_do():
+    """At the sizes of Llama 3.1 8B."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {
+        "rope_type": "llama3",
+        "rope_theta": 500_000,
+        "factor": 8,
+        "low_freq_factor": 1,
+        "high_freq_factor": 4,
+        "original_max_position_embeddings": 8192,
+    }
+    theirs = transformers.LlamaConfig(rope_parameters=parameters)
+    their_freqs, factor = ROPE_INIT_FUNCTIONS["llama3"](theirs, "cpu")
+    ours = GPTConfig(8192, 8, n_layer=1, n_head=32, n_embd=4096, pos_scheme="rope", rope_theta=500_000)
+    freqs, size = rope_frequencies(replace(ours, rope_scaling="llama3", rope_factor=8), torch.device("cpu"))
+    torch.testing.assert_close(freqs, their_freqs.double(), rtol=1e-6, atol=0)
+    assert size == factor == 1
 
 
 def shortened(value):
