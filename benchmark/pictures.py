@@ -31,7 +31,7 @@ def draw_curves(axes, curves, remarks, trained, models=MODELS, ticks=None):
         *_, (x, values) = curve.items()
         label = name + remarks.get(name, "")
         if len(values) < models:
-            label += f" ({len(values)} models)"
+            label += f" ({len(values)} model{'s' * (len(values) > 1)})"
         ends.append((label, style, (x, values.mean())))
     label_ends(axes, ends)
 
@@ -184,10 +184,11 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "RoPE trained at sampled positions copies twice as many symbols",
-        "sort": "fox5, learned positions and none sort twice as many symbols",
+        "copy": "copy: RoPE at sampled positions is exact twice as far",
+        "reverse": "reverse: fox5, in two models of three",
+        "sort": "sort: fox5, learned positions and none",
     }
-    figure, panels = figure_of(2, "", 7, 4.5, notes)
+    figure, panels = figure_of(3, "", 5, 4.5, notes)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name in ("none", "learnable", "alibi", "rope", "rope_sampled", "t5", "fox5", "rope_nope"):
