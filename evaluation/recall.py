@@ -72,8 +72,8 @@ def check_source(dataset, sources, name, text):
     source = dataset.meta["source"]
     if source["text"] not in sources or source["tokenizer"] != "char":
         raise ValueError(
-            f"--protocol={name} is not for a run on {dataset.name}: python -m data.prepare {text}, "
-            f"then python train.py config/{name}.py config/alibi.py"
+            f"--protocol={name} is not for a run on {dataset.name}, or its text was made by another rule than today's: "
+            f"python -m data.prepare {text} (--overwrite), then python train.py config/{name}.py config/alibi.py"
         )
 
 

@@ -53,6 +53,7 @@ class Task(Answers, Protocol, name="task", stem="task"):
         names = {tasks.source_of(name): name for name in tasks.TASKS}
         check_source(dataset, names, "task", "copy")
         task = names[dataset.meta["source"]["text"]]
+        self.question = f"{task}: are the answers still exact when the examples are longer?"
         cfg = replace(cfg, lengths=cfg.lengths or LENGTHS, blocks=cfg.blocks or self.default_blocks)
         self.block_size = max(training_lengths)
         self.examples = {}  # number of symbols -> ids, is_answer

@@ -178,7 +178,7 @@ def test_seeds_that_have_not_learned_the_task_are_left_out_of_the_mean():
     assert protocol.values(arrays, 128)["exact"][40].mean(axis=1).tolist() == [0.5, 0, 1]
 
 
-def test_the_command(trained, evaluate, refused, tmp_path):
+def test_the_command(trained, evaluate, refused, tmp_path, monkeypatch):
     text = facts_dataset(tmp_path, "copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     learnable = trained("learnable", dataset=text, block_size=64)
@@ -199,3 +199,5 @@ def test_the_command(trained, evaluate, refused, tmp_path):
     assert "block_size=16" in refused(main, trained("rope", dataset=text), "--protocol=task")
     assert "180" in refused(main, *runs, "--protocol=task", "--lengths=200")
     assert "max_position" in refused(main, *runs, "--protocol=task", "--max_position=300")
+    monkeypatch.setitem(TASKS, "copy", TASKS["reverse"])
+    assert "another rule than today's" in refused(main, *runs, "--protocol=task")
