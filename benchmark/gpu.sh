@@ -25,7 +25,7 @@ steps=1860 small="" first="" tests="-n 8" bench="--block_size=1024 --batch_size=
 echo 'layers = "window=1/2 *3 | pos_scheme=none"' >"$work/half.py"
 lengths="1024,4096,16384" ours="--max_iters=2000" theirs=""
 if [ "${SIZE:-}" = tiny ]; then
-  steps=6 small="--n_layer=2 --n_head=2 --n_embd=16 --batch_size=2" first="--max_iters=4 --out_dir=out/rope"
+  steps=6 small="--n_layer=4 --n_head=2 --n_embd=16 --batch_size=2" first="--max_iters=4 --out_dir=out/rope"
   tests="-n 1" bench="--block_size=32 --rounds=1" scored="--blocks=20"
   lengths="64,128" ours="--max_iters=6" theirs="--max_iters=2 --batch_size=2 --eval_iters=1 --device=cpu --dtype=float32 --compile=False"
 fi
