@@ -2,6 +2,7 @@ import inspect
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import prepare, wandb_records, write_texts
+from conftest import ROOT, prepare, wandb_records, write_texts
 
 import eval_length
 import train
@@ -222,6 +223,23 @@ def test_an_interrupted_measurement_resumes(runs, evaluate, monkeypatch):
     assert lengths == [4, 8, 16, 32, 32, 64, 128, 256]
     evaluate(*flags, "--lengths=8,64,256")  # a part of what is there
     assert len(lengths) == 8
+
+
+def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, evaluate, tmp_path):
+    run = shutil.copytree(runs / "none", tmp_path / "none", ignore=shutil.ignore_patterns("length*"))
+    kill = "import os, sys, eval_length; os.fsync = lambda fd: os.kill(os.getpid(), 9)"
+    command = [
+        sys.executable,
+        "-c",
+        f"{kill}; eval_length.main(sys.argv[1:])",
+        run,
+        f"--results_dir={tmp_path}",
+        "--blocks=20",
+    ]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
+    assert {path.suffix for path in run.glob(".*")} == {".lock", ".tmp"}
+    evaluate(run)
+    assert not [*run.glob(".*")]
 
 
 def test_two_evaluations_of_one_run_wait_for_each_other(runs, tmp_path):

@@ -6,12 +6,14 @@ and keys, and use nothing from model.py except a model's weights.
 
 import math
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import RELATIVE, build, tokens
+from conftest import RELATIVE, ROOT, build, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -515,6 +517,13 @@ def test_ntk_slows_the_slowest_pair_by_the_factor(D, theta, s):
     torch.testing.assert_close(ntk[-1], plain[-1] / s)
 
 
+@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
+def test_rope_scaling_of_a_single_pair(scaling):
+    """linear slows it. The others leave the fastest pair as it is, and yarn enlarges it."""
+    freqs, _ = rope_table(scaling, 4.0, n_embd=4)
+    assert freqs.tolist() == [0.25 if scaling == "linear" else 1.0]
+
+
 @pytest.mark.parametrize("scaling", [("none", 1.0), ("linear", 4.0), ("yarn", 4.0)])
 def test_with_a_rope_fraction_the_slow_pairs_stand_still(scaling):
     """The fast pairs keep their frequencies, with or without scaling. With GPT-NeoX's rotary_pct, they would change."""
@@ -626,3 +635,23 @@ def test_fixed_tables_stay_as_they_were_made_and_none_is_saved(monkeypatch):
     Tables.persistent = True
     with pytest.raises(ValueError, match="buffer"):
         GPT(config)
+
+
+def test_a_model_from_weights_starts_fast():
+    """Without torch._dynamo, which is slow to import; also for a scheme that is made of other modules."""
+    script = """
+import sys
+import torch.nn as nn
+from model import GPT, GPTConfig, PositionScheme, scheme_names
+
+class Layers(PositionScheme, name="layers"):
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Conv1d(4, 4, 3), nn.LayerNorm(4), nn.Embedding(4, 4))
+
+for scheme in [*scheme_names(), "layers"]:
+    config = GPTConfig(8, 8, 1, 2, 16, pos_scheme=scheme)
+    GPT.from_weights(config, GPT(config).state_dict()).override(config)
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

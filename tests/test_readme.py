@@ -110,5 +110,7 @@ def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, c
 
     windows = [f"{math.log(100) / slope:,.0f}" for slope in model.alibi_slopes(4)]
     longest = [f"{2 * math.pi * 10000 ** (1 - 2 / channels):,.0f}" for channels in (128, 32)]
+    turning = sum(127 * 10000 ** (-pair / 16) >= 2 * math.pi for pair in range(16))
+    assert turning == 6
     for number in (*windows, *longest):
         assert number in text, number

@@ -95,9 +95,13 @@ def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole(d
 def test_the_command(trained, evaluate, tmp_path):
     text = facts_dataset(tmp_path)
     alibi, learnable = (trained(scheme, dataset=text, block_size=64) for scheme in ("alibi", "learnable"))
-    results = evaluate(alibi, learnable, "--protocol=recall", "--blocks=4", "--lengths=256")
+    flags = ["--protocol=recall", "--blocks=4", "--lengths=256"]
+    results = evaluate(alibi, learnable, *flags, f"--keep={tmp_path}/kept")
     values = {name: run["values"]["accuracy"] for name, run in results.runs.items()}
     assert list(values["alibi"]) == ["4", "8", "16", "32", "64", "128"]
     assert values["learnable"]["64"] is None
+    assert 0 <= values["alibi"]["128"]["low"] <= values["alibi"]["128"]["high"] <= 1
     assert "distance ≥" in results.out and "rise" not in results.out
     assert [*(tmp_path / "results").glob("recall-*.png")]
+    again = evaluate(tmp_path / "kept" / "alibi", learnable, *flags)
+    assert again.out.count("measured before") == 1

@@ -233,6 +233,7 @@ def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, s
     "layers, prefix",
     [
         ("", "pos"),
+        ("pos_options={}", "pos_kinds.0"),
         ("window=4 | pos_options={}", "pos_kinds.0"),
     ],
 )
