@@ -365,8 +365,8 @@ class GPT(nn.Module):
         hidden = self.hidden(idx, cache, positions=positions)
         targets = targets.flatten()
         if len(targets) * self.config.vocab_size > MAX_LOGITS:
-            loss = ChunkedLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)
-            return None, loss
+            options = nn.LinearCrossEntropyOptions(batch_chunk_size=max(1, MAX_LOGITS // self.config.vocab_size))
+            return None, F.linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets, options=options)
         logits = self.lm_head(hidden)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets)
         return logits, loss
@@ -433,13 +433,11 @@ def average(q, k, v, mask, dropout_p, sink):
     Without a mask (1|B, 1|H, Q, K), attention is causal, but a single query sees every key.
 
     A sink is one more key, which stands before the others and has zeros as its value: an additional channel is its
-    score in q, 1 in its own key and 0 in the others. So every kernel can have one; FlashWithSink is faster."""
+    score in q, 1 in its own key and 0 in the others. So every kernel can have one."""
     Q = q.size(2)
     D = v.size(3)
     scale = 1 / math.sqrt(D)
-    by_hand = mask is not None and mask.requires_grad and not mask.is_cuda  # only CUDA's kernels have its gradient
-    flash_with_sink = sink is not None and q.device.type == "cpu" and not by_hand and not dropout_p
-    if sink is not None and not flash_with_sink:
+    if sink is not None:
         channel = q.size(3)
         front = (0, 0, 1, 0)
         q = widen(q, sink[:, None, None] / scale)
@@ -451,42 +449,15 @@ def average(q, k, v, mask, dropout_p, sink):
         else:
             mask = F.pad(mask, (1, 0))
 
-    if by_hand:
+    if mask is not None and mask.requires_grad and not mask.is_cuda:  # only CUDA's kernels have its gradient
         scores = (q * scale @ k.mT).add_(mask)
         weights = F.dropout(scores.softmax(dim=-1), dropout_p)
         return weights @ v
     if q.size(3) > D:
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
-    settings = dict(attn_mask=mask, dropout_p=dropout_p, is_causal=mask is None and Q > 1, scale=scale)
-    if flash_with_sink:
-        y = FlashWithSink.apply(q.to(v.dtype), k.to(v.dtype), v, sink, settings)  # autocast leaves it out
-    else:
-        y = F.scaled_dot_product_attention(q, k, v, **settings)
+    is_causal = mask is None and Q > 1
+    y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
     return y[:, :, -Q:, :D]
-
-
-class FlashWithSink(torch.autograd.Function):
-    """`average` with sinks, faster on a CPU: its flash kernel also returns the logarithm of the sum of the exponentials
-    of a query's scores, to which a sink adds one exponential."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, sink, settings):
-        y, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **settings)
-        with_sink = torch.logaddexp(sums, sink[:, None])  # (B, H, Q)
-        y = y * (sums - with_sink).exp()[..., None].to(y.dtype)
-        ctx.save_for_backward(q, k, v, sink, y, with_sink)
-        ctx.settings = settings
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        q, k, v, sink, y, with_sink = ctx.saved_tensors
-        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, y, with_sink, **ctx.settings
-        )
-        weight = (sink[:, None] - with_sink).exp()
-        grad_sink = -(weight * (grad * y).sum(-1)).sum((0, 2))
-        return *grads, grad_sink, None
 
 
 class KVCache:
@@ -510,37 +481,6 @@ class KVCache:
         buffer[:, :, end : end + T] = new
         self.buffers[key] = buffer, end + T
         return buffer[:, :, end - n_older : end + T]
-
-
-class ChunkedLoss(torch.autograd.Function):
-    """Mean cross-entropy, in nats, of hidden (N, C) @ weight.T (V, C) against targets (N,), without holding all (N, V)
-    logits at a time: the forward pass also computes the gradients, chunk by chunk."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets):
-        total = 0.0
-        grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight)
-        rows = max(1, MAX_LOGITS // len(weight))
-        for start in range(0, len(hidden), rows):
-            chunk = slice(start, start + rows)
-            logits = F.linear(hidden[chunk], weight)
-            log_probs = logits.float().log_softmax(dim=-1)
-            total += F.nll_loss(log_probs, targets[chunk], reduction="sum")
-            if ctx.needs_input_grad[0]:  # needs_input_grad of the weight is true even under no_grad
-                grad = log_probs.exp_()  # the gradient of the cross-entropy: probabilities, minus 1 at the target
-                grad[torch.arange(len(grad), device=grad.device), targets[chunk]] -= 1
-                grad = grad.to(logits.dtype)
-                grad_hidden[chunk] = grad @ weight
-                grad_weight += grad.T @ hidden[chunk]
-        ctx.save_for_backward(grad_hidden, grad_weight)
-        return total / len(targets)
-
-    @staticmethod
-    def backward(ctx, grad):
-        grad_hidden, grad_weight = ctx.saved_tensors
-        grad = grad / len(grad_hidden)
-        return grad_hidden * grad, grad_weight * grad, None
 
 
 def draw(logits, temperature=1.0, top_k=0, top_p=1.0, generator=None):
