@@ -4,10 +4,9 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -19,7 +18,6 @@ from run.drawing import save_picture
 from run.script import silence_stdout
 
 WandbMode = Literal["auto", "online", "offline", "disabled"]
-PATIENCE = 10  # seconds to wait for a wandb run at the end
 
 
 def check_project(name):
@@ -43,8 +41,8 @@ def json_lines(rows):
 
 
 class RunLog:
-    """Reports a training run to metrics.jsonl, to the screen and, through a process that follows metrics.jsonl, to
-    wandb. Only a run's first process reports. A failure never ends the run."""
+    """Reports a training run to metrics.jsonl, to the screen and to wandb. Only its first process reports. A failure
+    never ends the run."""
 
     def __init__(self, cfg, rank, segment, step):
         """The log of a run that starts after `step`. A new run (segment 0) clears away what an earlier one left in its
@@ -68,17 +66,18 @@ class RunLog:
             "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",
             "config": asdict(cfg),
         }
-        log = (str(self.metrics), len(earlier), init)
-        self.process = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, [log])
+        self.wandb = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init)
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text."""
         if self.reports:
+            row = {"step": step} | row
             try:
                 with open(self.metrics, "a") as f:
-                    f.write(json_lines([{"step": step} | row]))
+                    f.write(json_lines([row]))
             except OSError as error:
                 text += f"\ncannot write {self.metrics}: {error.strerror}"
+            self.wandb = log_wandb(self.wandb, [row])
         self.say(text)
 
     def say(self, *messages):
@@ -106,8 +105,8 @@ class RunLog:
     def close(self):
         """Draws loss.png and waits for wandb."""
         self.say(save_picture("curve", self.folder / "loss.png", draw_losses, self.folder))
-        if self.process:
-            finish_wandb(self.process)
+        if self.wandb:
+            self.say(finish_wandb(self.wandb))
 
 
 def draw_losses(folder):
@@ -167,47 +166,58 @@ def format_seconds(seconds):
     return str(timedelta(seconds=round(seconds)))
 
 
-def start_wandb(mode, axes, logs):
-    """Starts run/wandb_process.py, unless mode is disabled. Mode 'auto' is what the user has set for wandb, or else
-    online with a login and offline without.
-
-    axes: {prefix: x}: wandb draws every `prefix/*` against x. logs: for each wandb run (path, offset, arguments of
-    wandb.init). The process logs the lines of the file after the offset. It finishes when its stdin is closed, even if
-    that is because this process died."""
-    if mode == "auto":
-        mode = os.environ.get("WANDB_MODE", mode)
-        if os.environ.get("WANDB_DISABLED") == "true":
-            mode = "disabled"
-    if mode == "disabled":
+def start_wandb(mode, axes, init):
+    """A run of wandb.init(**init), or None if it is disabled or fails. Mode 'auto' is what the user has set, or
+    else online with a login and offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
+    if mode == "disabled" or os.environ.get("WANDB_DISABLED") == "true":
         return None
-    program = Path(__file__).with_name("wandb_process.py")
-    command = [sys.executable, "-P", program, json.dumps([mode, axes, logs])]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
-
-def finish_wandb(process, n_runs=1):
-    """Waits until wandb has logged everything, or for PATIENCE seconds a run."""
-    patience = PATIENCE * n_runs
     try:
-        process.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        print(f"wandb did not finish within {patience} s and was ended", file=sys.stderr)
+        import wandb  # slow to import
+
+        os.environ["WANDB_SILENT"] = "true"
+        if mode == "auto":
+            mode = wandb.setup().settings.mode
+            if mode == "online" and not wandb.login(prompt=False, verify=False):
+                mode = "offline"
+        name = init["id"].encode(errors="replace").decode()[:128]  # as long as wandb's server accepts
+        id = re.sub(r"[^\w.-]", "-", name[:48]) + f"-{secrets.token_hex(4)}"  # no id is ever used twice
+        settings = wandb.Settings(console="off", init_timeout=6)
+        run = wandb.init(mode=mode, **init | {"name": name, "id": id, "settings": settings})
+        for prefix, x in axes.items():
+            run.define_metric(x, hidden=True)
+            run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
+        return None if run.disabled else run
+    except Exception as error:
+        print(f"wandb does not start, and the run continues without it: {error}", file=sys.stderr)
+
+
+def log_wandb(run, rows):
+    """Logs rows to a wandb run, if there is one. Returns it, or None after a fault."""
+    try:
+        for row in rows if run else ():
+            run.log(row)
+        return run
+    except Exception as error:
+        print(f"wandb failed, and the run continues without it: {error}", file=sys.stderr)
+
+
+def finish_wandb(run):
+    """Waits until wandb has everything. Returns where the charts are."""
+    run.finish()
+    if run.url:
+        return f"charts    {run.url}"
+    folder = shlex.quote(os.path.relpath(run.settings.sync_dir))
+    return f"charts    wandb leet {folder}   (Ctrl-A, then y, shows all)\nupload    wandb sync {folder}"
 
 
 def publish(runs, mode, axes, init):
     """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. init: what their
     arguments of wandb.init have in common. For axes, see start_wandb. Returns whether wandb took everything."""
-    with tempfile.TemporaryDirectory() as folder:
-        logs = []
-        for name, (settings, rows) in runs.items():
-            path = f"{folder}/{len(logs)}"
-            Path(path).write_text(json_lines(rows))
-            own = {"id": f"{name}-{init['id']}", "config": init["config"] | settings}
-            logs.append((path, 0, init | own))
-        process = start_wandb(mode, axes, logs)
-        if not process:
+    for name, (settings, rows) in runs.items():
+        own = {"id": f"{name}-{init['id']}", "config": init["config"] | settings}
+        run = log_wandb(start_wandb(mode, axes, init | own), rows)
+        if not run:
             return False
-        finish_wandb(process, len(runs))
-        return process.returncode == 0
+        charts = finish_wandb(run)
+    print(charts)
+    return True

@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import wandb
 from conftest import ROOT, prepare, wandb_records, write_texts
 
 import eval_length
@@ -138,6 +139,7 @@ def test_scalings_and_a_window(runs, evaluate):
 def test_wandb_has_the_curves_of_all_runs(runs, evaluate, tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.chdir(tmp_path)
+    wandb.teardown()  # it remembers the folder of an earlier test
     results = evaluate(runs / "sinusoidal", runs / "learnable", "--seed=3", "--wandb_mode=offline")
     for name in results.runs:
         [log] = tmp_path.glob(f"wandb/offline-run-*-{name}-length-*/*.wandb")
