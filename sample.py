@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import config
-from data.tokenizers import named_tokenizer, tokenizer_from
+from data.tokenizers import tokenizer_from
 from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
@@ -22,8 +22,7 @@ from run.script import script
 @dataclass(frozen=True)
 class SampleConfig(Overrides):
     # what is written
-    out_dir: config.PathName = "out/rope"  # also without --out_dir=: a run folder (its best.pt), a .pt file, or gpt2
-    tokenizer: config.PathName = ""  # for a checkpoint without one: gpt2, a tokenizer.json, or data:NAME (a text's own)
+    out_dir: config.PathName = "out/rope"  # also without --out_dir=: a run folder (its best.pt) or a .pt file
     start: str = "\n"  # the prompt (another character if the text has no line ends); FILE:path reads it from a file
     num_samples: int = 3  # how many continuations of the prompt
     max_new_tokens: int = 500  # the length of a continuation
@@ -38,21 +37,6 @@ class SampleConfig(Overrides):
         config.at_least(1, self, "num_samples", "max_new_tokens")
         config.at_least(0, self, "temperature", "top_k", "seed")
         config.at_least(1e-6, self, "top_p")
-
-
-def find_tokenizer(cfg, checkpoint):
-    """The tokenizer that --tokenizer names, or the checkpoint's. ValueError if neither exists, if they differ, or if it
-    lacks what --stop looks for."""
-    if cfg.tokenizer:
-        tokenizer = named_tokenizer(cfg.tokenizer)
-        checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
-    elif checkpoint.tokenizer_spec:
-        tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
-    else:
-        raise ValueError(f"{checkpoint.path} has no tokenizer: add --tokenizer=gpt2, or data:NAME for that of a text")
-    if cfg.stop and tokenizer.eot is None:
-        raise ValueError("--stop: the tokenizer has no mark for the end of a document")
-    return tokenizer
 
 
 def find_prompt(cfg, tokenizer):
@@ -71,7 +55,9 @@ def sample(cfg, out):
     """Writes cfg.num_samples continuations of the prompt to `out`. Returns them, including the prompt."""
     # the tokenizer and the prompt
     checkpoint = load_checkpoint(cfg.out_dir)
-    tokenizer = find_tokenizer(cfg, checkpoint)
+    tokenizer = tokenizer_from(checkpoint.tokenizer_spec)
+    if cfg.stop and tokenizer.eot is None:
+        raise ValueError("--stop: the tokenizer has no mark for the end of a document")
     prompt = find_prompt(cfg, tokenizer)
     ids = list(tokenizer.encode(prompt))
 

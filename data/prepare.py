@@ -12,10 +12,9 @@ TEXT is one of these names, your own files and folders, or hf:NAME for a dataset
   openwebtext       the hub's OpenWebText, in GPT-2's tokens
 
   python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
-  python -m data.prepare ~/pages/*.jsonl --column=content --tokenizer=PATH/tokenizer.json --name=pages
 
 A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. The hub needs
-`pip install datasets`, .parquet pyarrow, a tokenizer.json tokenizers. If a file has the name of a text, write ./NAME.
+`pip install datasets`, .parquet pyarrow. If a file has the name of a text, write ./NAME.
 """
 
 import hashlib
@@ -42,7 +41,7 @@ FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json") 
 @dataclass(frozen=True)
 class PrepareConfig:
     # the dataset
-    tokenizer: config.PathName = ""  # char (default), gpt2 (default for rows), bpe:N, PATH/tokenizer.json, data:NAME
+    tokenizer: config.PathName = ""  # char (default), gpt2 (default for rows), bpe:N, data:NAME
     name: config.PathName = ""  # train with --dataset=NAME; needed for your own files
     overwrite: bool = False  # replace a dataset of this name
     # flags that only some texts take

@@ -7,16 +7,12 @@ spec: plain types from which tokenizer_from rebuilds it.
 
 import base64
 import os
-import re
-from pathlib import Path
 
 import numpy as np
 import tiktoken
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 END_OF_TEXT = "<|endoftext|>"
-# the names of its end mark in a tokenizer.json
-END = re.compile(r"(?i)(?<![a-z])eo[sd](?![a-z])|end.?of.?(text|sentence|document)|</s>")
 
 
 class CharTokenizer:
@@ -73,49 +69,7 @@ def bpe_tokenizer(pattern, tokens):
     return Tiktoken(encoding, {"kind": "bpe", "pattern": pattern, "tokens": tokens})
 
 
-class HuggingFaceTokenizer:
-    """A byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Llama 3, Qwen, …), through the package `tokenizers`.
-    ValueError for any other kind of tokenizer.json, and for a text that decoding does not restore exactly."""
-
-    def __init__(self, json):
-        import tokenizers  # optional
-
-        self.spec = {"kind": "hf", "json": json}
-        try:
-            self.inner = tokenizers.Tokenizer.from_str(json)
-            self.inner.no_truncation()
-            added = self.inner.get_added_tokens_decoder()  # {id: token}, stored as text
-            alphabet = byte_alphabet()
-            self.bytes = {
-                id: token.encode() if id in added else bytes(alphabet[char] for char in token)
-                for token, id in self.inner.get_vocab().items()
-            }
-        except Exception as error:  # the package raises nothing more specific
-            raise ValueError(f"not a tokenizer.json of byte-level BPE ({error!r})") from None
-        self.n_vocab = max(self.bytes) + 1
-        self.eot = next((id for id in sorted(added) if END.search(added[id].content)), None)
-        if self.eot is not None:
-            self.inner.add_special_tokens([added[self.eot].content])  # the file may not call it special
-
-    def encode(self, text, plain=False):
-        content = text.encode()  # an error for half a surrogate pair
-        self.inner.encode_special_tokens = plain
-        ids = self.inner.encode(text, add_special_tokens=False).ids
-        if self.decode_bytes(ids) != content:
-            raise ValueError("the tokenizer changes the text: it must not have a normalizer, nor add a space")
-        return ids
-
-    def decode_bytes(self, ids):
-        return b"".join(self.bytes.get(id, b"") for id in ids)  # a vocabulary may have gaps
-
-
-def byte_alphabet():
-    """{character: byte} of byte-level BPE files, in which every byte is a printable character (GPT-2's encoder.py)."""
-    others = [byte for byte in range(256) if byte == 32 or not chr(byte).isprintable()]
-    return {chr(byte): byte for byte in range(256)} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-KINDS = {"char": CharTokenizer, "gpt2": gpt2_tokenizer, "bpe": bpe_tokenizer, "hf": HuggingFaceTokenizer}
+KINDS = {"char": CharTokenizer, "gpt2": gpt2_tokenizer, "bpe": bpe_tokenizer}
 
 
 def tokenizer_from(spec):
@@ -128,20 +82,14 @@ def tokenizer_from(spec):
 
 
 def named_tokenizer(name):
-    """An existing tokenizer, as --tokenizer=NAME takes it: gpt2, PATH/tokenizer.json, or data:NAME for the tokenizer of
-    a prepared dataset."""
+    """An existing tokenizer, as --tokenizer=NAME takes it: gpt2, or data:NAME for that of a prepared dataset."""
     if name == "gpt2":
         return gpt2_tokenizer()
     if name.startswith("data:"):
         from data import load  # it imports this module
 
         return load(os.path.expanduser(name.removeprefix("data:"))).tokenizer
-    if not Path(name).is_file():
-        raise ValueError(
-            f"--tokenizer={name!r} must be gpt2, PATH/tokenizer.json or data:NAME; data.prepare also takes char and "
-            "bpe:N"
-        )
-    return HuggingFaceTokenizer(Path(name).read_text(encoding="utf-8-sig"))
+    raise ValueError(f"--tokenizer={name!r} must be gpt2 or data:NAME; data.prepare also takes char and bpe:N")
 
 
 def make_tokenizer(name, documents):

@@ -12,7 +12,7 @@ import torch
 
 from config import check_choices, checked, read_layers
 from model import GPT, GPTConfig, LayerConfig, find_scheme
-from run import files, foreign
+from run import files
 from run.device import DType
 
 # A resumed run may change these settings. All others except the seed identify the experiment.
@@ -76,7 +76,7 @@ def own_settings(config):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A trained model. One from other code (run/foreign.py) has no tokenizer, no settings and no text."""
+    """A trained model. One from other code (tools/import_weights.py) has no settings and no text."""
 
     weights: dict  # the state dict of a GPT
     config: GPTConfig
@@ -163,47 +163,32 @@ class Checkpoint:
 
 
 def load_checkpoint(name, which="best"):
-    """Loads a Checkpoint. `name` is a run folder (its best.pt, or latest.pt), a .pt file, nanoGPT's ckpt.pt, a GPT-2
-    folder in Hugging Face's format, or a name on its hub. ValueError for anything else."""
-    path = find_checkpoint(str(name), which)
+    """Loads a Checkpoint. `name` is a run folder (its best.pt, or latest.pt) or a .pt file. ValueError for anything
+    else."""
+    path = find_checkpoint(Path(name), which)
     try:
-        if path.is_file():
-            folder = path.parent
-            content = read_file(path)
-        else:
-            folder = path if path.is_dir() else Path("results/hub", str(path).removeprefix("hf:"))
-            content = foreign.from_hugging_face(str(path))
+        content = read_file(path)
         content["config"] = GPTConfig(**checked(GPTConfig, content["config"], path))
-        checkpoint = Checkpoint(**content, path=str(path), folder=folder)
+        checkpoint = Checkpoint(**content, path=str(path), folder=path.parent)
         check(checkpoint)
         return checkpoint
-    except ModuleNotFoundError:  # an optional package
-        raise
     except Exception as error:  # whatever a damaged file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
 
 
-def find_checkpoint(name, which):
-    """The path of a .pt file, of a folder in Hugging Face's format, or of a model on the hub. ValueError if there is no
-    such checkpoint."""
-    path = Path(name.removesuffix("/config.json"))
-    if path.is_file() or name.startswith("hf:") or (name in foreign.HUB and not path.exists()):
-        return path
-    for file in (f"{which}.pt", "latest.pt", "best.pt", "ckpt.pt"):
-        if (path / file).is_file():
-            return path / file
-    if (path / "config.json").is_file():  # Hugging Face's format
-        return path
+def find_checkpoint(path, which):
+    """The path of a .pt file. ValueError if there is no such checkpoint."""
+    for file in (path, path / f"{which}.pt", path / "latest.pt", path / "best.pt"):
+        if file.is_file():
+            return file
     nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
     similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
-    advice = "give a run's folder, a .pt file, gpt2 or hf:OWNER/NAME"
-    if similar:
-        advice = f"did you mean {path.with_name(similar[0])}?"
-    raise ValueError(f"there is no checkpoint {name!r}: {advice}")
+    advice = f"did you mean {path.with_name(similar[0])}?" if similar else "give a run's folder or a .pt file"
+    raise ValueError(f"there is no checkpoint {str(path)!r}: {advice}")
 
 
 def read_file(path):
-    """The fields of a Checkpoint in a file of train.py or of nanoGPT, with the config as plain types."""
+    """The fields of a Checkpoint in a file of train.py, with the config as plain types."""
     if not is_whole(path):
         raise ValueError("it is damaged or not a checkpoint; of a run's latest.pt and best.pt, try the other one")
     try:
@@ -211,7 +196,7 @@ def read_file(path):
     except Exception:  # whatever pickle provokes
         raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
     if "iter_num" in content:
-        return foreign.from_nanogpt(content["model"], content["model_args"], content["iter_num"])
+        raise ValueError(f"it is nanoGPT's: python -m tools.import_weights {path}")
     if content.pop("version", None) != VERSION:
         raise ValueError(f"its version is not {VERSION}, the only one that this code reads: train the run again")
     return content

@@ -93,6 +93,10 @@ def resume(run, cfg, model, optimizer, dataset):
 
 def changed_settings(run, cfg, dataset):
     """The settings that resuming a run changes, {name: new value}. ValueError if it is another run."""
+    if not run.settings:
+        raise ValueError(
+            f"{run.folder} holds imported weights: start with --init_from={run.folder} in another --out_dir"
+        )
     old = vars(run.config) | run.settings | {"prepared text": run.dataset_hash[:8]}
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}

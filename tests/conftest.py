@@ -65,7 +65,7 @@ def write_texts(folder, n=12, words=400):
     return folder
 
 
-# Prepared texts and tokenizers: test_data, test_huggingface, test_export
+# Prepared texts and tokenizers: test_data, test_huggingface
 
 
 def prepare(folder, *args, name="set"):
@@ -80,26 +80,6 @@ def documents(ds, split):
     """The documents of a split, by their offsets, without the sign between them."""
     parts = np.split(split.tokens, split.docs)[1:]
     return [ds.tokenizer.decode_bytes(ids).decode().removesuffix("<|endoftext|>") for ids in parts]
-
-
-def tokenizer_json(path, **changes):
-    """The path of a small byte-level BPE in Hugging Face's format. changes: parts of it to replace."""
-    tokenizers = pytest.importorskip("tokenizers")
-    byte_level = tokenizers.pre_tokenizers.ByteLevel
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=270,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=byte_level.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["def f(x): return x of the of the\n"] * 20, trainer)
-    tokenizer.enable_truncation(3)  # which a file may say, and which must not shorten a text
-    for part, change in changes.items():
-        setattr(tokenizer, part, change)
-    tokenizer.save(str(path))
-    return str(path)
 
 
 # The tiny dataset and its runs

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT, documents, prepare, shared, tokenizer_json, write_texts
+from conftest import ROOT, documents, prepare, shared, write_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,6 @@ import data
 from data import texts
 from data.prepare import main
 from data.texts import find_files, split_texts
-from data.tokenizers import named_tokenizer, tokenizer_from
 
 # ----------------------------------------------------------------------------------------------------------
 # Texts and their documents
@@ -183,45 +182,6 @@ def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
 def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, argument, tmp_path):
     with pytest.raises(ValueError, match=f"{name}' .* python -m data.prepare {argument}"):
         data.load(f"{tmp_path}/{name}")
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Tokenizers
-
-
-@pytest.mark.parametrize(
-    "end", ["<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "[EOS]", "<|eod|>"]
-)
-def test_text_in_the_tokens_of_a_tokenizer_json_that_names_the_end_of_text(tmp_path, end):
-    path = Path(tokenizer_json(tmp_path / "tokenizer.json"))
-    content = path.read_text().replace("<|endoftext|>", end)
-    path.write_text(content.replace('"special": true', '"special": false'))
-    prepare(tmp_path, write_texts(tmp_path / "texts", n=1), f"--tokenizer={path}")
-    path.unlink()  # the dataset and checkpoints carry it
-    tokenizer = data.load(f"{tmp_path}/set").tokenizer
-    text = "".join(map(chr, range(1, 3000))) + f" naïve 中文 🙂 {end}"
-    ids = tokenizer.encode(text)
-    assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == text.encode()  # token by token, as sample.py does
-    assert (ids[-1], tokenizer.eot, tokenizer.n_vocab) == (0, 0, 270)
-    assert 0 not in tokenizer.encode(text, plain=True)
-    with pytest.raises(ValueError, match="udcff"):
-        tokenizer.encode("\udcff")
-
-
-def test_tokenizers_that_change_text_are_refused(tmp_path, monkeypatch):
-    tokenizers = pytest.importorskip("tokenizers")
-    for text, changes in {
-        "Hello": {"normalizer": tokenizers.normalizers.Lowercase()},
-        "word": {"pre_tokenizer": tokenizers.pre_tokenizers.ByteLevel()},  # adds a space
-        "e\u0301": {"normalizer": tokenizers.normalizers.NFC()},
-    }.items():
-        tokenizer = named_tokenizer(tokenizer_json(tmp_path / "t.json", **changes))
-        with pytest.raises(ValueError, match="the tokenizer changes"):
-            tokenizer.encode(text)
-    assert tokenizer.encode("é")
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ModuleNotFoundError, match="tokenizers"):
-        tokenizer_from(tokenizer.spec)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""Imported weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format."""
+"""Imported weights: nanoGPT's checkpoints and GPT-2 in Hugging Face's format become run folders."""
 
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ import sample
 import train
 from model import GPT, GPTConfig
 from run.checkpoint import load_checkpoint
-from run.foreign import import_transformers
+from tools import import_weights
+from tools.import_weights import import_transformers
 
 transformers = import_transformers()
 V = 30  # ids: the tests' dataset has 25 characters
@@ -33,13 +33,25 @@ def write_gpt2(folder, **settings):
     return theirs
 
 
+@pytest.fixture
+def imported(tmp_path, dataset):
+    """imported(source): the run folder that the tool makes."""
+
+    def call(source):
+        folder = tmp_path / "imported"
+        assert import_weights.main([str(source), f"--out_dir={folder}", f"--tokenizer=data:{dataset}"]) == 0
+        return folder
+
+    return call
+
+
 def logits(checkpoint, idx):
     return checkpoint.model("cpu")(idx, idx)[0]
 
 
 @pytest.mark.parametrize("kind", ["gelu_new", "gelu", "old file", "without head"])
 @torch.no_grad()
-def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path):
+def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path, imported):
     activation = "gelu" if kind == "gelu" else "gelu_new"
     theirs = write_gpt2(tmp_path, activation_function=activation)
     if kind == "old file":
@@ -49,7 +61,7 @@ def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path):
     if kind == "without head":  # as on the hub: wte.weight, h.0.ln_1.weight
         theirs.transformer.save_pretrained(tmp_path)
     idx = torch.randint(V, (3, 16))
-    checkpoint = load_checkpoint(tmp_path)
+    checkpoint = load_checkpoint(imported(tmp_path))
     assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=activation == "gelu_new")
     assert (logits(checkpoint, idx) - theirs(idx).logits).abs().max() <= 1e-4
     text = theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
@@ -73,31 +85,13 @@ def test_mistake_importing_what_model_py_does_not_compute(name, value, word, tmp
     write_gpt2(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-    message = refused(sample.main, f"--out_dir={tmp_path}")
-    assert f"{tmp_path} cannot be loaded" in message and word in message
-
-
-def test_only_hub_names_use_the_network(tmp_path, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
-    asked = []
-
-    def offline(name, **options):
-        asked.append(name)
-        raise OSError("We couldn't connect to the hub.\nCheck your internet connection.")
-
-    monkeypatch.setattr(transformers.GPT2Config, "get_config_dict", offline)
-    for name in ("out/gpt2", "gpt3", "owner/name", "no/config.json"):
-        assert f"there is no checkpoint '{name}'" in refused(sample.main, f"--out_dir={name}")
-    assert not asked
-    for name in ("gpt2", "gpt2-xl", "hf:owner/name"):
-        assert f"{name} cannot be loaded: We couldn't connect" in refused(sample.main, f"--out_dir={name}")
-    assert asked == ["gpt2", "gpt2-xl", "owner/name"]
+    assert word in refused(import_weights.main, tmp_path, f"--out_dir={tmp_path}/r")
 
 
 def test_mistake_without_transformers(tmp_path, monkeypatch, refused):
     write_gpt2(tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in refused(sample.main, f"--out_dir={tmp_path}")
+    assert "pip install transformers" in refused(import_weights.main, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -124,46 +118,31 @@ def nanogpt(tmp_path_factory):
 
 
 @torch.no_grad()
-def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt):
+def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt, imported, refused):
     model, folder = nanogpt
     idx = torch.randint(V, (3, 16))
-    for source in (folder, folder / "ckpt.pt"):
-        checkpoint = load_checkpoint(source)
-        assert checkpoint.step == 250
-        assert torch.equal(logits(checkpoint, idx), model(idx, idx)[0])
+    checkpoint = load_checkpoint(imported(folder / "ckpt.pt"))
+    assert checkpoint.step == 250
+    assert torch.equal(logits(checkpoint, idx), model(idx, idx)[0])
+    assert "tools.import_weights" in refused(sample.main, folder / "ckpt.pt")
 
 
 @pytest.fixture(params=["nanogpt", "gpt2"])
-def foreign(request, nanogpt, tmp_path):
-    """The folder of a model from other code."""
+def foreign(request, nanogpt, tmp_path, imported):
+    """The run folder of a model from other code."""
     if request.param == "nanogpt":
-        return nanogpt[1]
+        return imported(nanogpt[1] / "ckpt.pt")
     write_gpt2(tmp_path / "m")
-    return tmp_path / "m"
-
-
-def test_samples_with_a_named_tokenizer(foreign, dataset, gpt2_bpe, refused):
-    texts, _ = write_sample(foreign, tokenizer=f"data:{dataset}", start="def f", num_samples=2, max_new_tokens=20)
-    assert [text[:5] for text in texts] == ["def f"] * 2 and [len(text) for text in texts] == [25, 25]
-    assert "--tokenizer=gpt2" in refused(sample.main, f"--out_dir={foreign}")
-    message = refused(sample.main, f"--out_dir={foreign}", "--tokenizer=gpt2")
-    assert "30 ids" in message and "50,257" in message
+    return imported(tmp_path / "m")
 
 
 @pytest.mark.usefixtures("few_documents")
-def test_is_evaluated_beside_a_run(foreign, dataset, trained, evaluate, refused):
+def test_it_is_sampled_and_evaluated_beside_a_run(foreign, dataset, trained, evaluate, refused):
+    texts, _ = write_sample(foreign, start="def f", num_samples=2, max_new_tokens=20)
+    assert [text[:5] for text in texts] == ["def f"] * 2 and [len(text) for text in texts] == [25, 25]
     pair = foreign, trained("rope")
     assert "--dataset" in refused(eval_length.main, *pair)
-    evaluate(*pair, f"--dataset={dataset}")
-    assert evaluate(*pair, f"--dataset={dataset}").out.count("measured before") == 2
-    assert list(foreign.glob("length-*.npz"))
-
-
-def test_a_hub_model_has_a_folder_of_its_own_for_results(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_gpt2(tmp_path / "owner" / "name")  # transformers looks here before it asks the hub
-    checkpoint = load_checkpoint("hf:owner/name")
-    assert (checkpoint.path, checkpoint.folder) == ("hf:owner/name", Path("results/hub/owner/name"))
+    assert len(evaluate(*pair, f"--dataset={dataset}").runs) == 2
 
 
 def test_training_starts_from_it(foreign, dataset, tmp_path, refused):
@@ -186,8 +165,8 @@ def test_training_starts_from_it(foreign, dataset, tmp_path, refused):
     write_sample(folder)  # it now has the dataset's tokenizer
 
 
-def test_eval_only_works_and_resume_does_not(foreign, dataset, capsys, refused):
+def test_eval_only_works_and_it_is_no_run_to_resume(foreign, dataset, capsys, refused):
     train.main(["--eval_only", f"--out_dir={foreign}", f"--dataset={dataset}", "--device=cpu"])
     assert "nats per token" in capsys.readouterr().out
     assert "--dataset" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
-    assert "no run to resume" in refused(train.main, "--resume", f"--out_dir={foreign}", f"--dataset={dataset}")
+    assert f"--init_from={foreign}" in refused(train.main, f"--out_dir={foreign}", f"--dataset={dataset}")

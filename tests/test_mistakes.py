@@ -8,14 +8,13 @@ import pytest
 import eval_length
 import sample
 import train
-from tools import bench, export
+from tools import bench
 
 FLAGS = {  # flags that are valid without the mistake
     train.main: "{tiny} --out_dir={out}",
     sample.main: "--out_dir={alibi}",
     eval_length.main: "--results_dir={out} --device=cpu",
     bench.main: "--device=cpu --n_embd=16",
-    export.main: "",
 }
 # What the line must name, by command and arguments. {rope} and {alibi} are trained runs; {out} does not exist.
 MISTAKES = {
@@ -52,7 +51,7 @@ MISTAKES = {
         # the text and the run
         "--block_size=100000": "block_size=100000",
         "--block_size=5000": "block_size=5000",
-        "--init_from=tiny": "hf:OWNER/NAME",
+        "--init_from=tiny": "a run's folder",
         "--init_from={rope}s": "did you mean {rope}?",
         "--out_dir={rope}/best.pt": "{rope}/best.pt",
         "--resume --overwrite --out_dir={rope}": "--overwrite",
@@ -89,13 +88,9 @@ MISTAKES = {
         "--top_p=0": "top_p=0.0",
         "--stop": "--stop",
         "--rope_factor=much": "much",
-        "--tokenizer=gpt4": "--tokenizer='gpt4'",
     },
     bench.main: {
         "--nanogpt={out}": "{out}/model.py",
-    },
-    export.main: {
-        "": "hf:OWNER/NAME",
     },
 }
 CASES = [(main, flags, word) for main, mistakes in MISTAKES.items() for flags, word in mistakes.items()]

@@ -14,7 +14,7 @@ import config
 import train
 from model import GPT, GPTConfig, attend, rope_frequencies, scheme_names
 from run.checkpoint import Checkpoint, Overrides
-from run.foreign import import_transformers
+from tools.import_weights import import_transformers
 from train import TrainConfig
 
 transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")

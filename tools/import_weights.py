@@ -1,6 +1,27 @@
-"""Imports weights from nanoGPT's ckpt.pt and from GPT-2 models in Hugging Face's format."""
+"""Makes a run folder of other people's weights:  python -m tools.import_weights gpt2 --out_dir=out/gpt2
 
-HUB = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # names on the hub; any other GPT-2 there: hf:OWNER/NAME
+They are nanoGPT's ckpt.pt, a folder of GPT-2 in Hugging Face's format, or the name of one on its hub (needs pip install
+transformers). The folder can then be sampled, evaluated and trained further like any other.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import config
+from data.tokenizers import named_tokenizer
+from model import GPTConfig
+from run.checkpoint import Checkpoint
+from run.script import script
+
+
+@dataclass(frozen=True)
+class ImportConfig:
+    # what is imported
+    source: config.PathName = ""  # given without a flag: a ckpt.pt, a folder, or a name on the hub
+    out_dir: config.PathName = "out/gpt2"  # the run's folder
+    tokenizer: config.PathName = "gpt2"  # gpt2, or data:NAME for that of a text
 
 
 def import_transformers():
@@ -24,11 +45,10 @@ def from_nanogpt(state_dict, args, step):
     return {"weights": weights, "config": args | {"pos_scheme": "learnable"}, "step": step}
 
 
-def from_hugging_face(name):
+def from_hugging_face(source):
     """The fields of a Checkpoint from a GPT-2 in a folder in Hugging Face's format or on the hub. ValueError if
     model.py computes something else."""
     transformers = import_transformers()
-    source = name.removeprefix("hf:")
     config_class = transformers.GPT2Config
     c = config_class().to_dict() | config_class.get_config_dict(source)[0]
     computed = {  # settings that change the result -> the values that model.py computes
@@ -53,10 +73,28 @@ def from_hugging_face(name):
         raise ValueError(f"its weights and its config.json differ in {min(map(str, differences))}")
     args = {name: c[name] for name in ("vocab_size", "n_layer", "n_head", "n_embd")}
     args |= {"block_size": c["n_positions"], "gelu_tanh": c["activation_function"] != "gelu"}
-    weights = {key: transposed(key, w) for key, w in model.state_dict().items()}
+    weights = {}
+    for name, w in model.state_dict().items():
+        is_matrix = ".h." in name and w.dim() == 2  # there, the blocks' matrices are (in, out)
+        weights[name] = w.T.contiguous() if is_matrix else w
     return from_nanogpt(weights, args, step=0)
 
 
-def transposed(name, w):
-    """Hugging Face's GPT-2 has the blocks' matrices as (in, out), so transposing converts in either direction."""
-    return w.T.contiguous() if ".h." in name and w.dim() == 2 else w
+def main(argv):
+    cfg = config.load(ImportConfig, argv, bare_field="source")
+    if Path(cfg.source).is_file():
+        file = torch.load(cfg.source, map_location="cpu", weights_only=True)
+        fields = from_nanogpt(file["model"], file["model_args"], file["iter_num"])
+    else:
+        fields = from_hugging_face(cfg.source)
+    tokenizer = named_tokenizer(cfg.tokenizer)
+    checkpoint = Checkpoint(**fields | {"config": GPTConfig(**fields["config"])}, tokenizer_spec=tokenizer.spec)
+    checkpoint.check_tokenizer(tokenizer, f"--tokenizer={cfg.tokenizer}")
+    path = Path(cfg.out_dir, "best.pt")
+    checkpoint.save(path)
+    print(f"{path}: {checkpoint.config.n_layer} layers, {checkpoint.config.n_embd} channels")
+    return 0
+
+
+if __name__ == "__main__":
+    script(main)
