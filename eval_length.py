@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import config
 import data
-from evaluation import recall, tasks  # noqa: F401  (they register their protocols)
+from evaluation import tasks  # noqa: F401  (registers its protocols)
 from evaluation.lines import Line, is_line, measured_before, without_seed, write_arrays
 from evaluation.protocols import PROTOCOLS
 from evaluation.report import draw, numbers_of, print_report, result_of
@@ -155,7 +155,7 @@ def measure(cfg, protocol, run, keep=True):
     model = run.model(device)
     n_tokens = sum(map(protocol.n_tokens, missing.values()))
     with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        scorer = Scorer(model, protocol.dataset, dtype, bar.update, cfg.max_position)
+        scorer = Scorer(model, dtype, bar.update, cfg.max_position)
         for job, length in missing.items():
             model.override(run.config_with(cfg, length, cfg.temperature))
             arrays |= protocol.measure(job, length, scorer)

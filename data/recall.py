@@ -12,6 +12,7 @@ identical on every Python, since the generator has its own random numbers.
 
 import heapq
 import math
+import re
 import string
 
 SOURCE = "facts and questions"  # in meta.json
@@ -61,3 +62,17 @@ def document(seed):
         text = text.ljust(start, ".") + mention
         heapq.heapreplace(mentions, (len(text) + DISTANCES[random.below(n_distances)], mention))
     return text.ljust(CHARACTERS, ".")
+
+
+def question(random, distance, size):
+    """`size` characters of a new document that end with a question and its answer. The context has no other mention of
+    its digit than one fact, `distance` to twice as many characters before."""
+    text = document(2**32 + random.below(2**20))[: size - 2]
+    digit = str(random.below(10))
+    letter = random.below(26)
+    fact = f"{digit}{string.ascii_lowercase[letter]}"
+    text = re.sub(rf"{digit}[a-z]?|\d$", lambda mention: "." * len(mention[0]), text)
+    place = len(text) - 2 - min(distance + random.below(distance), len(text) - 2)
+    before, after = text[:place], text[place + 2 :]
+    # neither half of another mention may stay
+    return re.sub(r"\d$", ".", before) + fact + re.sub(r"^[a-z]", ".", after) + fact

@@ -107,16 +107,21 @@ class Protocol:
         before, _ = self.layout(length)
         return len(self.blocks.ends) * len(before) * length
 
-    def block_losses(self, length, scorer, change=None):
-        """(blocks, windows of a block, scored) float64. For change, see Scorer.score."""
-        before, scored = self.layout(length)
+    def windows(self, job, length, trained):
+        """What is scored for a job of a model that was trained at `trained` tokens: (windows, length + 1)."""
+        before, _ = self.layout(length)
         starts = (self.blocks.ends[:, None] - before).flatten()
-        losses, _ = scorer.score(starts, length, scored, change)
+        return self.dataset.val.windows(starts, length)
+
+    def block_losses(self, job, length, scorer):
+        """(blocks, windows of a block, scored) float64."""
+        _, scored = self.layout(length)
+        losses, _ = scorer.score(self.windows(job, length, scorer.trained), scored)
         return losses.astype(np.float64).reshape(self.n_blocks, -1, scored)
 
-    def measure(self, job, length, scorer, change=None):
+    def measure(self, job, length, scorer):
         """What a job yields: {name: array}. The array of the job's own name is the mean loss of every block."""
-        return {job: self.block_losses(length, scorer, change).mean(axis=(1, 2))}
+        return {job: self.block_losses(job, length, scorer).mean(axis=(1, 2))}
 
     # what is shown of the measurements
 
@@ -201,7 +206,7 @@ class NonOverlapping(Protocol, name="nonoverlapping"):
 
     def measure(self, job, length, scorer):
         """Also yields `edge` (blocks,): the loss in the last quarter of the training length."""
-        losses = self.block_losses(length, scorer)
+        losses = self.block_losses(job, length, scorer)
         arrays = {job: losses.mean(axis=(1, 2))}
         if length == scorer.trained:
             arrays["edge"] = losses[:, :, -max(1, length // 4) :].mean(axis=(1, 2))
@@ -234,7 +239,7 @@ class Position(Protocol, name="position"):
 
     def measure(self, job, length, scorer):
         """`positions` (blocks, length): the loss at every position."""
-        return {job: self.block_losses(length, scorer)[:, 0]}
+        return {job: self.block_losses(job, length, scorer)[:, 0]}
 
     def losses(self, arrays):
         positions = arrays["positions"]
@@ -267,13 +272,11 @@ class Context(Protocol, name="context"):
             contexts |= {f"{kind}-{n}": n for n in self.lengths if n > trained}
         return contexts
 
-    def measure(self, job, length, scorer):
-        changes = {
-            "foreign": foreign(self.dataset.val, self.blocks, scorer.trained),
-            "shuffled": shuffled(scorer.trained, self.seed),
-        }
-        kind, _, _ = job.rpartition("-")  # foreign, shuffled, or nothing
-        return super().measure(job, length, scorer, changes.get(kind))
+    def windows(self, job, length, trained):
+        windows = super().windows(job, length, trained)
+        if job.startswith("foreign"):
+            return foreign(windows, self.dataset.val, self.blocks, trained)
+        return shuffled(windows, trained, self.seed) if job.startswith("shuffled") else windows
 
     def values(self, arrays, trained):
         values = super().values(arrays, trained)

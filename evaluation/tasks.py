@@ -1,16 +1,54 @@
-"""Exact answers to the tasks of data/tasks.py, by the number of symbols of an example."""
+"""Exact answers: to the tasks of data/tasks.py by the number of symbols, and to the questions of data/recall.py by the
+distance of the fact."""
 
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from data import tasks
+from data import recall, tasks
 from evaluation.protocols import Protocol, choose_lengths
-from evaluation.recall import Answers, check_source
+from evaluation.statistics import wilson
+from evaluation.windows import Blocks
 
 LENGTHS = "5,10,20,40,80,160"  # symbols, by default: from a quarter of tasks.LONGEST to 8 times as many
 LEARNED = 0.99  # a model has learned a task if it answers this share of the examples up to tasks.LONGEST symbols
+
+
+def check_source(dataset, sources, name, text):
+    """ValueError unless a dataset has the text of one of the sources, by character. name: of the protocol, and of the
+    config file for the text."""
+    source = dataset.meta["source"]
+    if source["text"] not in sources or source["tokenizer"] != "char":
+        raise ValueError(
+            f"--protocol={name} is not for a run on {dataset.name}, or its text was made by another rule than today's: "
+            f"python -m data.prepare {text} (--overwrite), then python train.py config/{name}.py config/alibi.py"
+        )
+
+
+class Answers:
+    """What the protocols share whose values are shares of right answers, except the losses."""
+
+    has_block_tokens = False
+    default_blocks = 200
+    ranked = False
+
+    def bounds(self, key, values, documents):
+        """The share of right answers has Wilson's interval, or that over documents and seeds if it is wider: that one
+        is 0 wide if all answers are right, although that may be luck."""
+        mean, low, high = super().bounds(key, values, documents)
+        if key.startswith("loss"):
+            return mean, low, high
+        n = values.shape[1]
+        wilson_low, wilson_high = wilson(mean * n, n)
+        if len(values) == 1 or np.isnan(low):
+            return mean, wilson_low, wilson_high
+        return mean, max(0.0, min(low, wilson_low)), min(1.0, max(high, wilson_high))
+
+    def cell(self, key, value, is_training_length):
+        if key == "loss":
+            return super().cell(key, value, is_training_length)
+        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
 
 
 def encode(examples, tokenizer):
@@ -94,12 +132,9 @@ class Task(Answers, Protocol, name="task", stem="task"):
         key, n = job.split("-")
         ids, is_answer = self.examples[int(n)]
         size = self.sizes[int(n)]
-
-        def change(row, i):
-            row[-size:] = torch.from_numpy(ids[i])
-
-        starts = self.blocks.ends + size - 1 - length
-        _, right = scorer.score(starts, length, size, change)
+        windows = self.dataset.val.windows(self.blocks.ends + size - 1 - length, length)
+        windows[:, -size:] = torch.from_numpy(ids)
+        _, right = scorer.score(windows, size)
         kind = key.removeprefix("exact")
         return {
             job: (right | ~is_answer).all(axis=1),
@@ -119,3 +154,40 @@ class Task(Answers, Protocol, name="task", stem="task"):
             shown = [n for n in self.lengths if f"{key}-{n}" in arrays]
             values[key] = {n: arrays[f"{key}-{n}"][chosen] for n in shown}
         return values
+
+
+class Recall(Answers, Protocol, name="recall", stem="recall"):
+    question = "For a run on recall_char: how far back in the context does the model find an answer?"
+    column = "distance ≥"
+    axis = "tokens from the fact to the question, at least"
+    columns = {"accuracy": ""}
+    panels = {"accuracy": "share of right answers"}
+    targets = "{n_blocks} questions at every distance; the context states the fact once"
+    legend = "The share of right answers with its interval (one run: Wilson's, over questions)"
+    version = 3  # questions are generated
+
+    def choose_blocks(self):
+        check_source(self.dataset, [recall.SOURCE], "recall", "recall")
+        return Blocks(np.arange(self.n_blocks), np.arange(self.n_blocks))  # each question has a text of its own
+
+    @property
+    def shown(self):
+        n = self.longest // 2 // recall.NEAREST
+        return [recall.NEAREST * 2**i for i in range(n.bit_length())]
+
+    def contexts(self, config):
+        """One for each distance, just long enough."""
+        return {str(d): max(config.block_size, 2 * d) for d in self.shown}
+
+    def windows(self, job, length, trained):
+        random = recall.Random(self.seed * 2**16 + int(job))
+        texts = [recall.question(random, int(job), length + 1) for _ in range(self.n_blocks)]
+        return torch.from_numpy(np.stack([self.dataset.tokenizer.encode(text) for text in texts]))
+
+    def measure(self, job, length, scorer):
+        """Whether each answer is right (questions,). The facts stand D to 2D tokens back."""
+        _, right = scorer.score(self.windows(job, length, scorer.trained), 1)
+        return {job: right[:, 0]}
+
+    def values(self, arrays, trained):
+        return {"accuracy": {d: arrays[str(d)] for d in self.shown if str(d) in arrays}}

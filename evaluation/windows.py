@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data import Dataset, sampled_positions, tuning_part
+from data import sampled_positions, tuning_part
 from model import GPT
 from run.device import autocast
 
@@ -24,10 +24,9 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores windows of a dataset's validation text with a model."""
+    """Scores windows of tokens with a model."""
 
     model: GPT
-    dataset: Dataset
     dtype: torch.dtype
     progress: object = lambda n: None  # called with the number of tokens processed
     max_position: int = 0  # tokens stand at positions sampled below it; 0: at 0, 1, 2, …
@@ -38,20 +37,17 @@ class Scorer:
         return self.model.config.block_size
 
     @torch.no_grad()
-    def score(self, starts, length, scored, change=None):
-        """The losses in nats of the last `scored` predictions of each window of `length` tokens, and whether the
-        likeliest token is right: both (windows, scored). change(row, i) may change window i, whose row has length + 1
-        tokens. Memory holds one batch of windows and the logits of HEAD_ROWS predictions."""
+    def score(self, windows, scored):
+        """The losses in nats of the last `scored` predictions of each window (windows, length + 1), and whether the
+        likeliest token is right: both (windows, scored). The device holds one batch of windows and the logits of
+        HEAD_ROWS predictions."""
         device = self.model.lm_head.weight.device
+        length = windows.size(1) - 1
         tokens = 2**17 if device.type == "cuda" else 2**12  # in one forward pass: with more, a CPU is slower
-        rows = max(1, tokens // length)
         losses = []
         right = []
-        for first in range(0, len(starts), rows):
-            window = self.dataset.val.windows(starts[first : first + rows], length)
-            if change:
-                for i, row in enumerate(window, start=first):
-                    change(row, i)
+        first = 0  # window of the batch
+        for window in windows.split(max(1, tokens // length)):
             window = window.to(device)
             positions = sampled_positions(max(length, self.trained), self.max_position, (length, first))  # one a pass
             if positions is not None:
@@ -64,7 +60,8 @@ class Scorer:
                 losses.append(F.cross_entropy(logits, target, reduction="none").cpu())
                 right.append((logits.argmax(-1) == target).cpu())
             self.progress(len(window) * length)
-        shape = len(starts), scored
+            first += len(window)
+        shape = len(windows), scored
         return torch.cat(losses).view(shape).numpy(), torch.cat(right).view(shape).numpy()
 
 
@@ -98,25 +95,23 @@ def choose_blocks(split, longest, span, n, seed):
     return Blocks(ends[chosen], documents[chosen], len(outside) / n)
 
 
-def shuffled(n_kept, seed):
-    """A `change` of windows: shuffles the context except its last n_kept tokens."""
-
-    def change(row, i):
+def shuffled(windows, n_kept, seed):
+    """The windows with a shuffled context, except its last n_kept tokens."""
+    changed = windows.clone()
+    for i, row in enumerate(changed):
         far = row[: -1 - n_kept].numpy()  # shares the row's memory
         np.random.default_rng((seed, i)).shuffle(far)
+    return changed
 
-    return change
 
-
-def foreign(split, blocks, n_kept):
-    """A `change` of the windows before the blocks: replaces the context except its last n_kept tokens by the tokens in
-    the same places before another block, the donor: the first block, searching from half the text ahead, whose tokens
-    lie outside both the window and its document. ValueError if there is none."""
+def foreign(windows, split, blocks, n_kept):
+    """The windows before the blocks with another context, except its last n_kept tokens: the tokens in the same places
+    before another block, the donor: the first block, searching from half the text ahead, whose tokens lie outside both
+    the window and its document. ValueError if there is none."""
+    n = windows.size(1) - 1
     bounds = np.append(split.docs, len(split.tokens))
-
-    def change(row, i):
-        n = len(row) - 1
-        document = blocks.documents[i]
+    chosen = []
+    for i, document in enumerate(blocks.documents):
         before = min(bounds[document], blocks.ends[i] - n)
         after = bounds[document + 1]
         donors = np.roll(blocks.ends, -(i + len(blocks.ends) // 2))
@@ -128,6 +123,6 @@ def foreign(split, blocks, n_kept):
                 f"no block has {n - n_kept:,} tokens of other documents before it: choose shorter --lengths, or a "
                 "--dataset of more documents"
             )
-        row[: n - n_kept] = split.windows(donors[:1] - n, n)[0, : n - n_kept]
-
-    return change
+        chosen.append(donors[0])
+    far = split.windows(np.array(chosen) - n, n)[:, : n - n_kept]
+    return torch.cat((far, windows[:, n - n_kept :]), dim=1)

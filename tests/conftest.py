@@ -177,7 +177,7 @@ def measured(protocol, model):
     Scorer."""
     from evaluation.windows import Scorer
 
-    scorer = Scorer(model, protocol.dataset, torch.float32)
+    scorer = Scorer(model, torch.float32)
     arrays = {}
     for job, length in protocol.jobs(model.config).items():
         arrays |= protocol.measure(job, length, scorer)

@@ -212,11 +212,11 @@ def test_an_interrupted_measurement_resumes(runs, evaluate, monkeypatch):
     lengths = []
     score = Scorer.score
 
-    def interrupt(scorer, starts, length, *rest):
-        lengths.append(length)
+    def interrupt(scorer, windows, scored):
+        lengths.append(windows.size(1) - 1)
         if len(lengths) == 4:
             raise KeyboardInterrupt
-        return score(scorer, starts, length, *rest)
+        return score(scorer, windows, scored)
 
     monkeypatch.setattr(SCORE, interrupt)
     with pytest.raises(KeyboardInterrupt):

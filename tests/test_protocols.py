@@ -31,7 +31,7 @@ def test_nonoverlapping_is_split_into_dilution_and_real_change(harm):
     one; one that gets worse from position 40 on does so by the mean of what it loses there."""
     protocol = protocol_of("nonoverlapping", dataset_of("a" * 3000), lengths="16,32,64,128", blocks=10)
 
-    def block_losses(length, scorer):
+    def block_losses(job, length, scorer):
         p = np.arange(length)
         return np.tile(1.0 + 1.0 * (p < 8) + harm * (p >= 40), (10, 128 // length, 1))
 
@@ -53,7 +53,7 @@ def test_losses_equal_one_plain_forward_per_window(trained, dataset, scheme, nam
     for length in {*protocol.jobs(model.config).values()}:
         scored = {"nonoverlapping": length, "position": longest}.get(name, protocol.block_tokens)
         n_windows = {"sliding": 4, "nonoverlapping": longest // length}.get(name, 1)
-        losses = protocol.block_losses(length, Scorer(model, text, torch.float32))
+        losses = protocol.block_losses(str(length), length, Scorer(model, torch.float32))
         if name == "nonoverlapping":  # its last window comes first, as in sliding
             losses = losses[:, ::-1]
         for end, block in zip(protocol.blocks.ends, losses, strict=True):
@@ -69,7 +69,8 @@ def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
     model = load_checkpoint(trained("rope")).model("cpu")
     model.hidden = mock.Mock(wraps=model.hidden)
     for length in (8, 32):
-        Scorer(model, data.load(dataset), torch.float32, max_position=64).score(np.array([0]), length, length)
+        window = data.load(dataset).val.windows(np.array([0]), length)
+        Scorer(model, torch.float32, max_position=64).score(window, length)
         expected = data.sampled_positions(max(length, 16), 64, (length, 0))[:length]
         assert torch.equal(model.hidden.call_args.kwargs["positions"], expected)
 

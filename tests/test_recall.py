@@ -10,8 +10,6 @@ from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol
 
 import data
 from data import recall as generator
-from data.tokenizers import CharTokenizer
-from evaluation.recall import SIGNS, choose_questions, find_questions, planted
 
 
 def facts():
@@ -23,11 +21,6 @@ def facts():
 def test_the_text_is_the_same_on_every_machine():
     digest = hashlib.sha256("".join(map(generator.document, range(3))).encode()).hexdigest()
     assert digest == "0cfcde818ac0f6ecc15e1a499e8d230cbb0e2ef01211d73ec1571435ecf5c895"
-
-
-def test_questions_are_found_within_their_document():
-    questions = find_questions(dataset_of("3a..7b.3a7b", "7b..3a.7b").val, CharTokenizer(".37ab"))
-    assert questions.tolist() == [[0, 8], [0, 10], [11, 19]]
 
 
 def test_a_text_without_facts_is_a_mistake(dataset):
@@ -51,9 +44,9 @@ def test_the_reach_of_a_memory_is_measured_where_it_was_planted(reach):
     assert list(means["accuracy"]) == [4, 8, 16, 32, 64, 128, 256, 512]
     for distance, accuracy in means["accuracy"].items():
         if 2 * distance + 2 <= reach:
-            assert accuracy == 1 and means["loss"][distance] < 1e-3
+            assert accuracy == 1
         if distance > reach:
-            assert accuracy < 0.1 and means["loss"][distance] > 1
+            assert accuracy < 0.1
 
 
 def test_the_interval_is_wilsons_or_covers_the_differences_of_seeds():
@@ -66,30 +59,15 @@ def test_the_interval_is_wilsons_or_covers_the_differences_of_seeds():
     assert protocol.bounds("accuracy", right, documents) == (pytest.approx(2 / 3), 0, 1)
 
 
-def test_no_fact_is_asked_twice_and_every_question_has_its_context():
-    dataset = facts()
-    ends, documents = choose_questions(dataset, 2048, 50, seed=0)
-    digits = dataset.val.tokens[ends - 1]
-    assert len(ends) == 50 == len(set(zip(documents, digits, strict=True)))
-    assert (ends - documents >= 2048).all() and (ends >= data.tuning_part(len(dataset.val.tokens))).all()
-
-
-@pytest.mark.parametrize("distance, length", [(4, 128), (100, 256), (253, 256), (1024, 2048)])
-def test_the_fact_is_in_the_context_once_at_its_distance_and_the_rest_is_whole(distance, length):
-    dataset = facts()
-    ends, _ = choose_questions(dataset, 2048, 50, seed=0)
-    windows = dataset.val.windows(ends - length, length)
-    change = planted(dataset.tokenizer.encode(SIGNS), np.full(50, distance))
-    for i, row in enumerate(windows):
-        old = dataset.tokenizer.decode_bytes(row.tolist()).decode()
-        change(row, i)
-        new = dataset.tokenizer.decode_bytes(row.tolist()).decode()
-        question = old[-2:]
-        assert new.endswith(question) and new.count(question[0]) == 2 == new.count(question)
-        assert new.index(question) == length + 1 - 4 - distance
-        assert set(re.sub(r"\d[a-z]", "..", new)[1:]) == {"."}  # no half of a mention, but where the window begins
-        n_changed = sum(a != b for a, b in zip(old, new, strict=True))
-        assert n_changed <= 2 * old.count(question[0]) + 4
+@pytest.mark.parametrize("distance, size", [(4, 129), (100, 257), (128, 257), (1024, 2049)])
+def test_the_fact_is_in_the_context_once_at_its_distance_and_no_half_of_another(distance, size):
+    random = generator.Random(0)
+    for _ in range(30):
+        text = generator.question(random, distance, size)
+        fact = text[-2:]
+        assert len(text) == size and text.count(fact[0]) == 2 == text.count(fact)
+        assert distance <= size - 4 - text.index(fact) < 2 * distance
+        assert set(re.sub(r"\d[a-z]", "..", text)[1:]) == {"."}
 
 
 def test_the_command(trained, evaluate, tmp_path):

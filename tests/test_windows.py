@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,11 +47,10 @@ def text(n, *documents):
 def test_a_changed_context_is_foreign_or_shuffled_and_the_rest_is_kept(kind, i):
     split, window_before = text(600, 0, 200, 400)
     blocks = Blocks(np.array([150, 190, 350, 550]), np.array([0, 0, 1, 2]))
-    change = foreign(split, blocks, 30) if kind == "foreign" else shuffled(30, seed=0)
-    row = window_before(blocks.ends[i], 100)[0]
-    before = row.tolist()
-    change(row, i)
-    after = row.tolist()
+    windows = torch.cat([window_before(end, 100) for end in blocks.ends])
+    changed = foreign(windows, split, blocks, 30) if kind == "foreign" else shuffled(windows, 30, seed=0)
+    before = windows[i].tolist()
+    after = changed[i].tolist()
     assert after[70:] == before[70:] and after[:70] != before[:70]
     if kind == "foreign":
         assert np.searchsorted(split.docs, after[69], side="right") - 1 != blocks.documents[i]
@@ -59,13 +59,12 @@ def test_a_changed_context_is_foreign_or_shuffled_and_the_rest_is_kept(kind, i):
 
 
 def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_document():
-    """Of blocks whose contexts cross documents, the next one, at 250, would bring tokens 100 … 209: the window's own."""
-    split, window_before = text(700, 0, 220, 240)
-    blocks = Blocks(np.array([180, 620, 250]), np.array([0, 2, 2]))
-    row = window_before(180, 150)[0]
-    foreign(split, blocks, 40)(row, 0)
-    assert row[:110].tolist() == list(range(470, 580))
-    blocks = Blocks(np.array([260, 330]), np.array([2, 2]))
-    row = window_before(260, 150)[0]  # crosses documents: 110 … 219 belong to the first
+    """Of blocks whose contexts cross documents, the next one, at 120, would bring tokens 70 … 99: the window's own."""
+    split, window_before = text(400, 0, 100, 110)
+    blocks = Blocks(np.array([80, 300, 120, 60]), np.array([0, 2, 2, 0]))
+    windows = torch.cat([window_before(end, 50) for end in blocks.ends])
+    assert foreign(windows, split, blocks, 20)[0, :30].tolist() == list(range(250, 280))
+    blocks = Blocks(np.array([130, 165]), np.array([2, 2]))
+    windows = torch.cat([window_before(end, 50) for end in blocks.ends])  # 80 … 109 belong to other documents
     with pytest.raises(ValueError, match="--lengths"):
-        foreign(split, blocks, 40)(row, 0)  # 330 brings 180 … 289
+        foreign(windows, split, blocks, 20)  # 165 brings 115 … 144
