@@ -3,7 +3,7 @@
 Position enters a transformer in three places only: the residual stream, the queries and keys, and the attention
 scores. A scheme is one class with a hook for each place. The rest is GPT-2 as nanoGPT writes it, with the same
 state-dict keys, and contains nothing that depends on the scheme. In this file: the transformer, the paths of attention
-and the cache, the loss, sampling, the schemes, the checks of the settings. Further schemes are files in schemes/.
+and the cache, sampling, the schemes, the settings. Further schemes are files in schemes/.
 
 Two laws keep it simple:
 1. Positions, never lengths: a scheme computes from the positions of the queries and of the keys. So training,
@@ -32,148 +32,8 @@ MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chun
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerConfig:
-    # positions, which may differ from layer to layer (see layers)
-    pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists all schemes
-    pos_options: str = ""  # options of a scheme in schemes/, such as size=32 (t5)
-    window: int | float = 0  # a query sees only the last `window` keys; below 1: a share of block_size; 0: all
-    sink: bool = False  # each head learns the score of a sink, which takes attention but has no value (gpt-oss)
-    temperature: float = 0.0  # scores grow by this, times ln(1 + position // block_size), as in Llama 4
-    rope_theta: float = 10000.0  # rope's base
-    rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
-    rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
-    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"  # how rope extends past rope_block_size
-    rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
-    rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
-    rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
-    rope_size: float = 0.0  # yarn: the factor on q and on k; 0: 0.1·ln(rope_factor) + 1
-
-
-@dataclass(frozen=True)
-class GPTConfig(LayerConfig):
-    # the model
-    block_size: int = 1024  # tokens of context in training
-    vocab_size: int = 50304  # token ids
-    n_layer: int = 12  # blocks of attention and MLP
-    n_head: int = 12  # attention heads in a layer
-    n_embd: int = 768  # channels
-    dropout: float = 0.0  # share of activations that training sets to zero
-    bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
-    gelu_tanh: bool = False  # the tanh approximation of GELU, as in OpenAI's GPT-2; nanoGPT uses the exact GELU
-    qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper
-    layers: str = ""  # kinds of layers, repeated over the depth: "window=64 *3 | pos_scheme=none"; empty: all alike
-    pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
-    sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
-
-    def __post_init__(self):
-        derived = vars(self)  # no fields: they follow from the settings
-        derived["options"] = read_options(find_scheme(self.pos_scheme).options, self.pos_options)
-        check_config(self)
-        derived["n_keys"] = self.count_tokens("window", self.window) if self.window else math.inf  # that a query sees
-        derived["kinds"] = layer_kinds(self)  # the config of each layer
-
-    @property
-    def head_size(self):
-        return self.n_embd // self.n_head
-
-    @property
-    def rotated(self):
-        """How many channels of a head rope has: whole pairs."""
-        return 2 * int(self.rope_partial * self.head_size / 2 + 1e-6)
-
-    def count_tokens(self, name, amount):
-        """The setting's amount as a number of tokens. Below 1, it is a share of block_size."""
-        if amount > 1 and amount % 1:
-            raise ValueError(f"{name}={amount} must be a whole number of tokens, or a share of block_size below 1")
-        return int(amount) if amount >= 1 else max(1, int(amount * self.block_size))
-
-    def kind(self, settings):
-        """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
-        name = settings.get("pos_scheme", self.pos_scheme)
-        if name != self.pos_scheme:
-            scheme = find_scheme(name)
-            if scheme.embed is not PositionScheme.embed:
-                raise ValueError(f"{name} acts on the embedding, so it cannot be the scheme of some layers")
-            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*scheme.reads}
-            settings = {name: getattr(GPTConfig, name) for name in names} | settings
-        return replace(self, layers="", **settings)
-
-    @property
-    def scheme_configs(self):
-        """What the scheme of the model and those of its layers depend on; layers with equal ones share a scheme."""
-        kinds = (self, *self.kinds)
-        return [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in kinds]
-
-    @property
-    def max_positions(self):
-        """How many positions the schemes are defined for; None: any number."""
-        limited = any(find_scheme(kind.pos_scheme).limited for kind in (self, *self.kinds))
-        return self.block_size if limited else None
-
-    def check_positions(self, limit, with_gaps=False):
-        """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
-        for kind in (self, *self.kinds):
-            if with_gaps and not find_scheme(kind.pos_scheme).gaps:
-                raise ValueError(f"{kind.pos_scheme} cannot take positions with gaps below {limit}")
-        if limit > (self.max_positions or limit):
-            raise ValueError(f"{self.pos_scheme} positions are defined for {self.block_size} tokens, not for {limit}")
-
-
 # ----------------------------------------------------------------------------------------------------------
 # The transformer
-
-
-@dataclass(frozen=True)
-class Positions:
-    """The positions of a layer's queries and keys, and what else its attention depends on in this forward pass."""
-
-    layer: int
-    kind: GPTConfig  # the layer's config
-    scheme: "PositionScheme"
-    prepared: object  # what scheme.prepare returned
-    q_pos: torch.Tensor  # (queries,) int64
-    k_pos: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
-
-    def part(self, queries, keys):
-        """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
-        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
-
-    def tempered(self, x):
-        """x (…, queries, ·), with each query's row times its temperature, which is 1 up to block_size."""
-        if not self.kind.temperature:
-            return x
-        growth = (1 + self.q_pos // self.kind.block_size).log()[:, None]
-        return x * (1 + self.kind.temperature * growth).to(x.dtype)
-
-    @property
-    def biased(self):
-        return type(self.scheme).bias is not PositionScheme.bias
-
-    def mask(self, q, k):
-        """What attention adds to the scores: (1 or B, 1 or H, queries, keys). A query sees itself and the `window` − 1
-        keys before it; that counts keys, so positions may have gaps."""
-        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
-        queries = keys[-len(self.q_pos) :, None]
-        visible = (keys <= queries) & (keys > queries - self.kind.n_keys)
-        mask = torch.where(visible, 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
-        if self.biased:
-            mask = mask + self.bias(q, k)
-        return mask.to(q.dtype)
-
-    def bias(self, q, k):
-        """What the scheme adds to the scores: (1 or B, 1 or H, queries, keys)."""
-        return self.tempered(self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer))
-
-
-class Linear(nn.Linear):
-    def reset_parameters(self):
-        """Leaves the weights undefined: `GPT` draws or loads them."""
-
-
-class Embedding(nn.Embedding):
-    def reset_parameters(self):
-        """Leaves the weights undefined: `GPT` and Learnable draw or load them."""
 
 
 class CausalSelfAttention(nn.Module):
@@ -394,8 +254,60 @@ class GPT(nn.Module):
         return torch.cat([idx, *tokens], dim=1)
 
 
+class Linear(nn.Linear):
+    def reset_parameters(self):
+        """Leaves the weights undefined: `GPT` draws or loads them."""
+
+
+class Embedding(nn.Embedding):
+    def reset_parameters(self):
+        """Leaves the weights undefined: `GPT` and Learnable draw or load them."""
+
+
 # ----------------------------------------------------------------------------------------------------------
 # Attention, the loss and sampling
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The positions of a layer's queries and keys, and what else its attention depends on in this forward pass."""
+
+    layer: int
+    kind: "GPTConfig"  # the layer's config
+    scheme: "PositionScheme"
+    prepared: object  # what scheme.prepare returned
+    q_pos: torch.Tensor  # (queries,) int64
+    k_pos: torch.Tensor  # (keys,) int64, ascending; the queries' are the last of them
+
+    def part(self, queries, keys):
+        """The same for a slice of the queries and a slice of the keys; `prepared` is not sliced."""
+        return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
+
+    def tempered(self, x):
+        """x (…, queries, ·), with each query's row times its temperature, which is 1 up to block_size."""
+        if not self.kind.temperature:
+            return x
+        growth = (1 + self.q_pos // self.kind.block_size).log()[:, None]
+        return x * (1 + self.kind.temperature * growth).to(x.dtype)
+
+    @property
+    def biased(self):
+        return type(self.scheme).bias is not PositionScheme.bias
+
+    def mask(self, q, k):
+        """What attention adds to the scores: (1 or B, 1 or H, queries, keys). A query sees itself and the `window` − 1
+        keys before it; that counts keys, so positions may have gaps."""
+        keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
+        queries = keys[-len(self.q_pos) :, None]
+        visible = (keys <= queries) & (keys > queries - self.kind.n_keys)
+        mask = torch.where(visible, 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
+        if self.biased:
+            mask = mask + self.bias(q, k)
+        return mask.to(q.dtype)
+
+    def bias(self, q, k):
+        """What the scheme adds to the scores: (1 or B, 1 or H, queries, keys)."""
+        return self.tempered(self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer))
 
 
 def attend(q, k, v, positions, dropout_p, sink=None):
@@ -760,7 +672,95 @@ class ALiBi(PositionScheme, name="alibi"):
 CORE = tuple(SCHEMES)  # the schemes of this file
 
 # ----------------------------------------------------------------------------------------------------------
-# Kinds of layers, and checks of the settings
+# The settings, kinds of layers, and checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    # positions, which may differ from layer to layer (see layers)
+    pos_scheme: str = "learnable"  # how position enters the model; an unknown name lists all schemes
+    pos_options: str = ""  # options of a scheme in schemes/, such as size=32 (t5)
+    window: int | float = 0  # a query sees only the last `window` keys; below 1: a share of block_size; 0: all
+    sink: bool = False  # each head learns the score of a sink, which takes attention but has no value (gpt-oss)
+    temperature: float = 0.0  # scores grow by this, times ln(1 + position // block_size), as in Llama 4
+    rope_theta: float = 10000.0  # rope's base
+    rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
+    rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
+    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"  # how rope extends past rope_block_size
+    rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
+    rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
+    rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
+    rope_size: float = 0.0  # yarn: the factor on q and on k; 0: 0.1·ln(rope_factor) + 1
+
+
+@dataclass(frozen=True)
+class GPTConfig(LayerConfig):
+    # the model
+    block_size: int = 1024  # tokens of context in training
+    vocab_size: int = 50304  # token ids
+    n_layer: int = 12  # blocks of attention and MLP
+    n_head: int = 12  # attention heads in a layer
+    n_embd: int = 768  # channels
+    dropout: float = 0.0  # share of activations that training sets to zero
+    bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
+    gelu_tanh: bool = False  # the tanh approximation of GELU, as in OpenAI's GPT-2; nanoGPT uses the exact GELU
+    qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper
+    layers: str = ""  # kinds of layers, repeated over the depth: "window=64 *3 | pos_scheme=none"; empty: all alike
+    pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
+    sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
+
+    def __post_init__(self):
+        derived = vars(self)  # no fields: they follow from the settings
+        derived["options"] = read_options(find_scheme(self.pos_scheme).options, self.pos_options)
+        check_config(self)
+        derived["n_keys"] = self.count_tokens("window", self.window) if self.window else math.inf  # that a query sees
+        derived["kinds"] = layer_kinds(self)  # the config of each layer
+
+    @property
+    def head_size(self):
+        return self.n_embd // self.n_head
+
+    @property
+    def rotated(self):
+        """How many channels of a head rope has: whole pairs."""
+        return 2 * int(self.rope_partial * self.head_size / 2 + 1e-6)
+
+    def count_tokens(self, name, amount):
+        """The setting's amount as a number of tokens. Below 1, it is a share of block_size."""
+        if amount > 1 and amount % 1:
+            raise ValueError(f"{name}={amount} must be a whole number of tokens, or a share of block_size below 1")
+        return int(amount) if amount >= 1 else max(1, int(amount * self.block_size))
+
+    def kind(self, settings):
+        """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
+        name = settings.get("pos_scheme", self.pos_scheme)
+        if name != self.pos_scheme:
+            scheme = find_scheme(name)
+            if scheme.embed is not PositionScheme.embed:
+                raise ValueError(f"{name} acts on the embedding, so it cannot be the scheme of some layers")
+            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*scheme.reads}
+            settings = {name: getattr(GPTConfig, name) for name in names} | settings
+        return replace(self, layers="", **settings)
+
+    @property
+    def scheme_configs(self):
+        """What the scheme of the model and those of its layers depend on; layers with equal ones share a scheme."""
+        kinds = (self, *self.kinds)
+        return [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in kinds]
+
+    @property
+    def max_positions(self):
+        """How many positions the schemes are defined for; None: any number."""
+        limited = any(find_scheme(kind.pos_scheme).limited for kind in (self, *self.kinds))
+        return self.block_size if limited else None
+
+    def check_positions(self, limit, with_gaps=False):
+        """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
+        for kind in (self, *self.kinds):
+            if with_gaps and not find_scheme(kind.pos_scheme).gaps:
+                raise ValueError(f"{kind.pos_scheme} cannot take positions with gaps below {limit}")
+        if limit > (self.max_positions or limit):
+            raise ValueError(f"{self.pos_scheme} positions are defined for {self.block_size} tokens, not for {limit}")
 
 
 def layer_kinds(config):
