@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import BENCHMARK, FAR, ROOT, losses_of, read_lines, recall_of, rise_of, task_of
-from evaluation.lines import Line, is_line
-from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
+from benchmark.results import FAR, ROOT, has_row, losses_of, read_row, read_rows, recall_of, rise_of, task_of
+from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
 STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # the folder of each number of steps
@@ -16,6 +15,42 @@ FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 def by_length(line):
     """{length of the context: the mean losses of the models}"""
     return {round(line.trained * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
+
+
+def label_ends(axes, ends):
+    """Names lines beside the axes, with their markers: as high as they end, but far enough apart to read. Lines that
+    end at the right, in view, are joined with their labels. ends: [(label, style, (x, y) of the end)]; y is NaN for a
+    line that is not drawn."""
+    axes.autoscale_view()  # otherwise matplotlib may compute the limits later
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = np.nan_to_num([to_axes.transform(end) for *_, end in ends])
+    order = np.argsort(-places[:, 1], kind="stable")
+    heights = spread(places[order, 1], min(0.05, 1 / len(ends)))
+    for i, height in zip(order, heights, strict=True):
+        label, style, _ = ends[i]
+        x, y = places[i]
+        if x <= 0.9 or not 0 <= y <= 1:
+            x, y = 1.03, height
+        leader = style | {"linewidth": 0.7, "linestyle": "-", "markevery": [1]}
+        axes.plot([x, 1.03], [y, height], transform=axes.transAxes, clip_on=False, **leader)
+        axes.text(
+            1.03,
+            height,
+            f"   {label}",
+            transform=axes.transAxes,
+            va="center",
+            fontsize=9,
+            color=style["color"],
+            alpha=style.get("alpha"),
+        )
+
+
+def spread(heights, apart):
+    """Heights that descend, moved as little as possible so that each lies at least `apart` below the one before: from
+    the top of the axes down, and up again from their bottom."""
+    steps = apart * np.arange(len(heights))
+    spaced = np.minimum.accumulate(np.minimum(heights, 1 - apart / 2) + steps) - steps
+    return np.maximum(spaced, steps[::-1])
 
 
 def draw_curves(axes, curves, remarks, trained, models=MODELS, ticks=None):
@@ -46,8 +81,7 @@ def draw_losses(axes, lines, models=MODELS, unit="character"):
     for name, line in lines.items():
         curve = by_length(line)
         curves[name] = curve
-        _, rise, _ = rise_of(line)
-        if rise > FAILED:
+        if rise_of(line)["mean"] > FAILED:
             last = max(curve)
             remarks[name] = f" rises to {curve[last].mean():.2f} at {last:,}"
         else:
@@ -63,7 +97,7 @@ def draw_decision():
         "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
     )
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
-    draw_losses(left, read_lines(".", f"rope,sinusoidal,none,{FINDERS}"))
+    draw_losses(left, read_rows(".", f"rope,sinusoidal,none,{FINDERS}"))
     left.set_title("Past the training length, three schemes fail; DAPE is lowest")
 
     curves = {}
@@ -86,7 +120,7 @@ def draw_larger():
     title = "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens"
     notes = "three models of each scheme unless a label says otherwise; thin: single models"
     figure, (axes,) = figure_of(1, title, 8, 5, notes)
-    draw_losses(axes, read_lines("larger"), models=3, unit="token")
+    draw_losses(axes, read_rows("larger"), models=3, unit="token")
     return figure
 
 
@@ -99,7 +133,7 @@ def draw_models():
         "granite_swa,mimo_v2",
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
-        draw_losses(axes, read_lines("models", names), models=3)
+        draw_losses(axes, read_rows("models", names), models=3)
         axes.set_title(title)
     return figure
 
@@ -112,7 +146,7 @@ def draw_onset():
         256: "Sinusoidal positions fail at once, RoPE and none later",
         160: "Enlarged: the others stay level or gain",
     }
-    losses = {name: by_length(line) for name, line in read_lines("onset").items()}
+    losses = {name: by_length(line) for name, line in read_rows("onset").items()}
     panels[1].set_ylim(0.85, 1.25)
     for axes, (end, title) in zip(panels, titles.items(), strict=True):
         curves = {name: {n: loss for n, loss in curve.items() if n <= end} for name, curve in losses.items()}
@@ -125,7 +159,7 @@ def draw_seeing():
     """A point for each scheme with kept answers: does its loss rise on text, and does it find what is far?"""
     figure, (axes,) = figure_of(1, "No scheme is both flat (bottom) and finds nearly all far facts (right)", 8, 5)
     points = []
-    for name in [*read_lines("recall"), "window/rope-window128"]:
+    for name in [*read_rows("recall"), "window/rope-window128"]:
         by_distance, n_models = recall_of(name)
         found = 100 * by_distance[FAR]  # by each model that learned the task
         if len(found):
@@ -137,9 +171,10 @@ def draw_seeing():
     height = 5
     styles = line_styles((Path(name).name,) for _, name, *_ in points)
     for style, (mean, name, found, n_models) in zip(styles, points, strict=True):
-        _, rise, width = rise_of(Line.read(BENCHMARK / name))
-        spread = [[mean - found.min()], [found.max() - mean]]
-        axes.errorbar(mean, rise, width, spread, elinewidth=0.8, **style | {"linestyle": "none"})
+        risen = rise_of(read_row(name))
+        rise = risen["mean"]
+        span = [[mean - found.min()], [found.max() - mean]]
+        axes.errorbar(mean, rise, risen["width"], span, elinewidth=0.8, **style | {"linestyle": "none"})
         label = Path(name).name
         if len(found) < n_models:
             label += f" ({len(found)} of {n_models} models)"
@@ -173,9 +208,9 @@ def draw_steps():
         for name in ("dape", "fox5", "alibi", "rope_nope", "window/rope-window128"):
             curves[name] = {}
             for steps, folder in STEPS.items():
-                path = BENCHMARK / folder / (name if steps == 850 else Path(name).name)
-                if is_line(path):
-                    curves[name][steps] = losses_of(Line.read(path))[multiple].mean(axis=1)
+                path = f"{folder}/{Path(name).name}" if folder else name
+                if has_row(path):
+                    curves[name][steps] = losses_of(read_row(path))[multiple].mean(axis=1)
         draw_curves(axes, curves, {}, [])
         axes.set(title=title, xlabel="steps of training", ylabel="loss (nats per character)")
     return figure

@@ -10,22 +10,21 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.results import (
-    BENCHMARK,
     FAR,
     ROOT,
     SETTINGS,
     exact_value,
+    has_row,
     losses_of,
-    read_lines,
+    read_row,
+    read_rows,
     recall_of,
     rise_of,
     task_of,
     value_of,
     verdicts,
 )
-from evaluation.lines import Line, is_line
-from evaluation.protocols import signed
-from evaluation.statistics import verdict
+from eval_length import signed
 
 PAGES = (
     "README.md",
@@ -62,6 +61,11 @@ def loss_at(line, n):
     return f"{losses[n].mean():.3f}" if n in losses else "—"
 
 
+def rise_cell(line):
+    risen = rise_of(line)
+    return signed(risen["mean"], risen["width"])
+
+
 def shares(name):
     """What the models that learned recall find far back: the mean, the range, and how many learned it."""
     by_distance, n_models = recall_of(name)
@@ -88,9 +92,9 @@ def counts(name, folders):
     """How many models are flat, undecided, and rise, over the settings in which a line was measured."""
     total = np.zeros(3, int)
     for folder in folders:
-        path = BENCHMARK / folder / name
-        if is_line(path):
-            total += verdicts(Line.read(path))
+        path = f"{folder}/{name}"
+        if has_row(path):
+            total += verdicts(read_row(path))
     return total
 
 
@@ -101,12 +105,12 @@ def slashed(numbers):
 @table
 def choice(names):
     """The lines that one may choose from: their losses, what they find, and their models over all settings."""
-    for name, line in read_lines(".", names).items():
+    for name, line in read_rows(".", names).items():
         yield {
             "": f"`{name}`",
             "loss at 1×": loss_at(line, 1),
             "loss at 16×": loss_at(line, 16),
-            "rise": signed(*rise_of(line)[1:]),
+            "rise": rise_cell(line),
             "far facts found": shares(name),
             "sorts 40 symbols": exact_share(f"sort/{name}", 40),
             "flat / undecided / rise": slashed(counts(name, SETTINGS)),
@@ -116,7 +120,7 @@ def choice(names):
 @table
 def overview(names, control):
     """The lines of the baseline at four lengths, beside a control, with their models and what they find in recall."""
-    for name, line in read_lines(".", names).items():
+    for name, line in read_rows(".", names).items():
         yield {
             "": f"`{name}`",
             "1/4×": loss_at(line, 1 / 4),
@@ -134,10 +138,10 @@ def overview(names, control):
 def deltas(folder, multiples="2,4,8,16", names=""):
     """Each line's loss at the training length, its difference to RoPE's if that is among them, and, with multiples of
     the training length, Δ at each and the loss at the last."""
-    lines = read_lines(folder, names)
+    lines = read_rows(folder, names)
     lengths = [int(n) for n in multiples.split(",") if n != "1"]
     for name, line in lines.items():
-        row = {"": f"`{name}`", "seeds": len(line.runs), "loss at 1×": loss_at(line, 1)}
+        row = {"": f"`{name}`", "seeds": len(line.seeds), "loss at 1×": loss_at(line, 1)}
         if "rope" in lines:
             row["minus rope"] = value_of(f"{name} - rope@1", folder) if name != "rope" else ""
         for n in lengths:
@@ -150,7 +154,7 @@ def deltas(folder, multiples="2,4,8,16", names=""):
 @table
 def onset(*lengths):
     """Δ at lengths in tokens that are hardly longer than the training length."""
-    for name, line in read_lines("onset").items():
+    for name, line in read_rows("onset").items():
         deltas = {n: value_of(f"Δ{name}@{int(n) / line.trained}", "onset") for n in lengths}
         yield {"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas
 
@@ -158,16 +162,15 @@ def onset(*lengths):
 @table
 def kinds(folder):
     """The rise of each line from its best length to the longest, and its models at three thresholds."""
-    for name, line in read_lines(folder).items():
-        if max(losses_of(line)) == 1:
+    for name, line in read_rows(folder).items():
+        if not rise_of(line):
             continue
-        best, mean, width = rise_of(line)
         row = {
             "": f"`{name}`",
             "loss at 1/4×": loss_at(line, 0.25),
-            "best at": f"{best:g}×",
-            "rise to the longest": signed(mean, width),
-            "verdict": verdict(mean, width),
+            "best at": f"{rise_of(line)['from']:g}×",
+            "rise to the longest": rise_cell(line),
+            "verdict": rise_of(line)["verdict"],
         }
         for flat in (0.03, 0.05, 0.1):
             row[f"at {flat}"] = slashed(verdicts(line, flat))
@@ -236,7 +239,7 @@ def models(names):
 def settings(names):
     """The loss of each line at 16 times the training length, and Δ there, by setting; and RoPE's loss at 1×."""
     for folder, words in SETTINGS.items():
-        lines = read_lines(folder)
+        lines = read_rows(folder)
         row = {"": words, "`rope` at 1×": loss_at(lines["rope"], 1)}
         for name in names.split(","):
             row[f"`{name}`"] = "—"
@@ -256,7 +259,7 @@ def settings_below(*words):
 @table
 def recall(folder="."):
     """The share of right answers by distance: the mean over the models that learned the task, and their range."""
-    for name in reversed(read_lines(f"{folder}/recall")):
+    for name in reversed(read_rows(f"{folder}/recall")):
         by_distance, n_models = recall_of(f"{folder}/{name}")
         row = {"": f"`{name}`", "learned": f"{len(by_distance[FAR])} of {n_models}"}
         for n in (64, 128, 256, 512, 1024):

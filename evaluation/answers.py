@@ -1,0 +1,169 @@
+"""Exact answers past the training length:  python -m evaluation.answers out/task-alibi out/task-rope
+
+For runs on a task of data/tasks.py: the share of exact answers to new examples, by their number of symbols, alone and
+behind other examples, and the reach of each model. For runs on recall_char: the share of facts found, by how far back
+they stand. Models that have not learned the task are left out of the means, unless no model of a row has.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+import config
+from data import recall, tasks
+from eval_length import choose_blocks, measure, print_table
+from evaluation.rows import RunsConfig, open_runs, rows_of, save_results
+from run.script import script
+
+TRAINED = (5, 10, tasks.LONGEST)  # symbols: always answered, because they decide which models have learned the task
+LEARNED = 0.99  # a model has learned a task if it answers this share of the examples of TRAINED
+REACH = 0.9  # a model reaches the longest examples of which it answers this share
+FURTHER = (22, 24, 26, 28, 30, 35, 40, 60, 80)  # symbols, by default
+BEHIND = "_behind"  # in the name of an array: behind block_size tokens of other examples
+
+
+@dataclass(frozen=True)
+class AnswersConfig(RunsConfig):
+    lengths: str = ""  # symbols of an example, such as 20,40,80; for recall, characters back to a fact
+    examples: int = 200  # how many of each length
+    seed: int = 1337  # for the examples
+
+    def __post_init__(self):
+        super().__post_init__()
+        config.at_least(2, self, "examples")
+        config.at_least(0, self, "seed")
+
+
+def encode(examples, tokenizer):
+    """Questions and answers as they stand in the text, padded with separators: ids (examples, size), and which of them
+    are an answer or the separator after it."""
+    lines = [f"{question}>{answer}\n" for question, answer in examples]
+    size = max(map(len, lines))
+    ids = np.stack([tokenizer.encode(line.ljust(size, "\n")) for line in lines])
+    is_answer = np.zeros(ids.shape, bool)
+    for i, (question, _) in enumerate(examples):
+        is_answer[i, len(question) + 1 : len(lines[i])] = True
+    return torch.from_numpy(ids), is_answer
+
+
+def places(split, separator, longest, block_size, cfg):
+    """Where examples begin in the text, (examples,): each behind a separator, with block_size tokens before it."""
+    ends, _ = choose_blocks(split, longest, 1, cfg.examples, cfg.seed)
+    separators = np.flatnonzero(split.tokens == separator)
+    following = np.searchsorted(separators, ends - longest + block_size)
+    return separators[following - 1] + 1
+
+
+def answer_task(cfg, task, lengths, dataset, run):
+    """{name: whether each answer of a run is exact (examples,)}: exact-20, exact_behind-20, …"""
+    block_size = run.config.block_size
+    encoded = {n: encode(tasks.fresh_examples(task, n, cfg.examples, cfg.seed), dataset.tokenizer) for n in lengths}
+    longest = block_size + max(ids.shape[1] for ids, _ in encoded.values()) - 1
+    separator = dataset.tokenizer.encode("\n")
+    starts = places(dataset.val, separator, longest, block_size, cfg)
+    arrays = {}
+    for n, (ids, is_answer) in encoded.items():
+        size = ids.shape[1]
+        for kind, context in {"": 1, BEHIND: block_size}.items():
+            length = context + size - 1
+            if length <= (run.config.max_positions or length):
+                windows = torch.cat((dataset.val.windows(starts - context, context - 1), ids), dim=1)
+                _, right = measure(cfg, run, windows, size)
+                arrays[f"exact{kind}-{n}"] = (right | ~is_answer).all(axis=1)
+    return arrays
+
+
+def answer_recall(cfg, distances, dataset, run):
+    """{distance: whether each fact is found (examples,)} by a run. Facts stand 1 to 2 distances back."""
+    arrays = {}
+    for distance in distances:
+        length = max(run.config.block_size, 2 * distance)
+        if length <= (run.config.max_positions or length):
+            random = recall.Random(cfg.seed * 2**16 + distance)
+            texts = [recall.question(random, distance, length + 1) for _ in range(cfg.examples)]
+            windows = torch.from_numpy(np.stack([dataset.tokenizer.encode(text) for text in texts]))
+            _, right = measure(cfg, run, windows, 1)
+            arrays[str(distance)] = right[:, 0]
+    return arrays
+
+
+def right_of(arrays, prefix):
+    """{number behind the prefix in the name of an array: whether each answer is right (seeds, examples)}, ascending."""
+    names = [name for name in arrays if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()]
+    right = {int(name.removeprefix(prefix)): arrays[name] for name in names}
+    return dict(sorted(right.items()))
+
+
+def learned(exact):
+    """Which models have learned the task: (seeds,)."""
+    return np.concatenate([exact[n] for n in TRAINED], axis=1).mean(axis=1) >= LEARNED
+
+
+def reach(exact):
+    """Of each model, the most symbols of which it answers the share REACH, or 0: (seeds,)."""
+    return np.max([n * (right.mean(axis=1) >= REACH) for n, right in exact.items()], axis=0)
+
+
+def task_of(dataset):
+    """The name of the task, or "recall". ValueError for another text."""
+    names = {tasks.source_of(name): name for name in tasks.TASKS} | {recall.SOURCE: "recall"}
+    source = dataset.meta["source"]["text"]
+    if source not in names:
+        raise ValueError(
+            f"{dataset.name} is no task, or its rule has changed since: python -m data.prepare copy --overwrite, then "
+            "python train.py config/task.py config/alibi.py"
+        )
+    return names[source]
+
+
+def print_answers(rows, parts, results):
+    """Prints, for each of `parts` {title: prefix in the names of arrays}, the mean shares of right answers by length.
+    Adds the shares of each model to results."""
+    for title, prefix in parts.items():
+        cells = {}
+        for name, row in rows.items():
+            right = right_of(row.arrays, prefix)
+            shares = {n: answers.mean(axis=1) for n, answers in right.items()}
+            counted = np.array(results[name]["learned"])
+            counted = counted if counted.any() else ~counted
+            cells[name] = {n: f"{share[counted].mean():.0%}" for n, share in shares.items()}
+            results[name][title] = {n: share.tolist() for n, share in shares.items()}
+        print_table(title, sorted(set().union(*cells.values())), cells)
+
+
+def main(argv):
+    cfg = config.load(AnswersConfig, argv, bare_field="runs")
+    runs, kept, dataset = open_runs(cfg)
+    task = task_of(dataset)
+    given = [int(n) for n in cfg.lengths.split(",") if n.isdecimal()]
+    if task == "recall":
+        lengths = given or [recall.NEAREST * 2**k for k in range(9)]
+        answer = partial(answer_recall, cfg, lengths, dataset)
+        parts = {"found, from": ""}
+    else:
+        lengths = sorted({*TRAINED, *(given or FURTHER)})
+        answer = partial(answer_task, cfg, task, lengths, dataset)
+        parts = {"exact": "exact-", "exact behind others": f"exact{BEHIND}-"}
+    measured = {"lengths": lengths, "block_tokens": 1, "seed": cfg.seed}
+    examples = np.arange(cfg.examples)
+    rows = rows_of(cfg, runs, dataset, lengths[-1], measured, examples, examples, answer) | kept
+    results = {}
+    for name, row in rows.items():
+        results[name] = {"scheme": row.scheme, "seeds": row.seeds, "learned": [True] * len(row.seeds)}
+        if task != "recall":
+            exact = right_of(row.arrays, "exact-")
+            results[name] |= {"learned": learned(exact).tolist(), "reach": reach(exact).tolist()}
+    print(f"{task}: {cfg.examples} new examples of each length; means over the models that learned the task")
+    print_answers(rows, parts, results)
+    print()
+    for name, result in results.items():
+        reached = ", ".join(map(str, result.get("reach", [])))
+        print(f"{name}: learned by {sum(result['learned'])} of {len(result['seeds'])}; reach: {reached}")
+    save_results(cfg, "answers", dataset, results)
+    return 0
+
+
+if __name__ == "__main__":
+    script(main)
