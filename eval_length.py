@@ -292,7 +292,8 @@ def main(argv):
 
     # what was measured is saved first, logged second, drawn last
     path = save_results(cfg, "length", dataset, results)
-    log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
+    if runs:
+        log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
     title = " ".join(["The loss of the same tokens, by the length of their context", *cfg.changes()])
     background = kept if runs else ()
     print(save_picture("picture", path.with_suffix(".png"), draw_losses, results, title, background))

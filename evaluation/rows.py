@@ -79,6 +79,9 @@ class Row:
         """What tells the models of its seeds from others."""
         return tuple(run["checkpoint"] for run in self.about["runs"])
 
+    def dataset_name(self):
+        return self.about["settings"]["dataset"]
+
     @classmethod
     def of_runs(cls, runs, changed, dataset, measured, ends, documents, arrays):
         """The row of runs that differ only in their seed. changed: the config of their models as they were measured.
@@ -97,11 +100,11 @@ class Row:
         """The row in a kept result. ValueError if it is damaged."""
         try:
             with np.load(path) as archive:  # it verifies checksums
-                arrays = {
-                    name: values if values.dtype.kind in "iU" else values.astype(float)
-                    for name, values in archive.items()
-                }
-            return cls(json.loads(str(arrays.pop("about"))), arrays.pop("ends"), arrays.pop("documents"), arrays)
+                arrays = dict(archive)
+            about = json.loads(str(arrays.pop("about")))
+            ends = arrays.pop("ends")
+            documents = arrays.pop("documents")
+            return cls(about, ends, documents, {name: values.astype(float) for name, values in arrays.items()})
         except Exception as error:  # whatever a damaged file provokes
             raise ValueError(f"{path} is missing or damaged: {error!r}") from None
 
@@ -123,7 +126,7 @@ class Row:
         is_same = np.array_equal(self.ends, ends) and measured["block_tokens"] == scored
         if not is_same or self.about["dataset_hash"] != dataset.hash or not {*defined} <= {*self.losses}:
             flags = " ".join(f"--{name}={measured[name]}" for name in ("lengths", "block_tokens", "seed"))
-            raise ValueError(f"{path} was measured on other tokens: on {self.about['settings']['dataset']}, {flags}")
+            raise ValueError(f"{path} was measured on other tokens: on {self.dataset_name()}, {flags}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -142,8 +145,8 @@ def open_runs(cfg):
             kept[path] = Row.read(path)
         else:
             runs[path] = load_checkpoint(path)
-    texts = [row.about["settings"]["dataset"] for row in kept.values()]
-    dataset = data.load(cfg.dataset or [run.dataset_name() for run in runs.values()][0] if runs else texts[0])
+    first = next(iter((runs | kept).values()))
+    dataset = data.load(cfg.dataset or first.dataset_name())
     for run in runs.values():
         run.check_dataset(dataset, cfg.dataset)
     return runs, kept, dataset

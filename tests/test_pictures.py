@@ -6,12 +6,12 @@ import matplotlib
 import pytest
 import torch
 from conftest import ROOT, build, dataset_of, protocol_of
+from evaluation.lines import Line
+from evaluation.report import draw, result_of
 from matplotlib import font_manager
 
 from benchmark.pictures import draw_decision, draw_onset, draw_seeing, draw_steps
-from evaluation.lines import Line
 from evaluation.pictures import COLORS, figure_of, length_axis, line_styles, spread
-from evaluation.report import draw, result_of
 from model import alibi_slopes, scheme_names
 from run.drawing import save_picture
 from tools import pictures
