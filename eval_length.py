@@ -279,7 +279,7 @@ def main(argv):
         )
 
     # the losses: a row for runs that differ only in their seed
-    measured = {"lengths": lengths, "block_tokens": scored, "seed": cfg.seed}
+    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
     measure_run = partial(measure_lengths, cfg, dataset.val, lengths, scored, ends)
     rows = rows_of(cfg, runs, dataset, lengths[-1], measured, ends, documents, measure_run) | kept
 

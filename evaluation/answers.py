@@ -146,7 +146,7 @@ def main(argv):
         lengths = sorted({*TRAINED, *(given or FURTHER)})
         answer = partial(answer_task, cfg, task, lengths, dataset)
         parts = {"exact": "exact-", "exact behind others": f"exact{BEHIND}-"}
-    measured = {"lengths": lengths, "block_tokens": 1, "seed": cfg.seed}
+    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": 1, "seed": cfg.seed}
     examples = np.arange(cfg.examples)
     rows = rows_of(cfg, runs, dataset, lengths[-1], measured, examples, examples, answer) | kept
     results = {}

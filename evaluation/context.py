@@ -81,7 +81,7 @@ def main(argv):
     lengths = choose_lengths(cfg, {run.config.block_size for run in runs.values()})
     scored = count_targets(cfg, lengths)
     ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
-    measured = {"lengths": lengths, "block_tokens": scored, "seed": cfg.seed}
+    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
     measure_run = partial(measure_contexts, cfg, dataset.val, lengths, scored, ends, documents)
     rows = rows_of(cfg, runs, dataset, lengths[-1], measured, ends, documents, measure_run) | kept
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch.nn as nn
 
-from data.tokenizers import tokenizer_from
+from data.tokenizers import load_error, named_tokenizer
 from run.files import json_hash
 
 LENGTHS = ("max_position_embeddings", "seq_length", "max_seq_len")  # what their configs call the training length
@@ -34,7 +34,10 @@ class HuggingFaceRun:
 
         self.path = f"hf:{name}"
         self.folder = results_dir / Path(name).name
-        self.causal = AutoModelForCausalLM.from_pretrained(name).eval()
+        try:
+            self.causal = AutoModelForCausalLM.from_pretrained(name).eval()
+        except Exception as error:  # whatever the network or a damaged folder provokes
+            raise load_error(f"the model {name}", error) from None
         theirs = self.causal.config.get_text_config()
         trained = next((getattr(theirs, name) for name in LENGTHS if hasattr(theirs, name)), None)
         if not trained:
@@ -66,6 +69,6 @@ class HuggingFaceRun:
 
     def check_dataset(self, dataset, named):
         """ValueError unless the text is in the model's own tokens."""
-        own = tokenizer_from({"kind": "hf"})
-        if dataset.tokenizer.spec != own.spec:
-            raise ValueError(f"dataset {dataset.name!r} is not in the tokens of {self.path}")
+        vocabulary = named_tokenizer(self.path).spec["sha256"]
+        if dataset.tokenizer.spec.get("sha256") != vocabulary:
+            raise ValueError(f"dataset {dataset.name!r} has other tokens: prepare it with --tokenizer={self.path}")

@@ -5,13 +5,13 @@ from pathlib import Path
 import matplotlib
 import pytest
 import torch
-from conftest import ROOT, build, dataset_of, protocol_of
-from evaluation.lines import Line
-from evaluation.report import draw, result_of
+from conftest import build
 from matplotlib import font_manager
 
-from benchmark.pictures import draw_decision, draw_onset, draw_seeing, draw_steps
-from evaluation.pictures import COLORS, figure_of, length_axis, line_styles, spread
+from benchmark.pictures import draw_decision, draw_onset, draw_seeing, draw_steps, spread
+from benchmark.results import read_row
+from eval_length import numbers_of
+from evaluation.pictures import COLORS, draw_losses, figure_of, length_axis, line_styles
 from model import alibi_slopes, scheme_names
 from run.drawing import save_picture
 from tools import pictures
@@ -105,17 +105,17 @@ def test_labels_are_far_enough_apart_and_otherwise_where_they_belong():
 
 
 def picture(*names):
-    """The highest loss in view, and the title, of the picture of kept lines."""
-    protocol = protocol_of("fixed", dataset_of("x" * 9000), trained=128)
-    results = {name: result_of(protocol, Line.read(ROOT / "benchmark" / name)) for name in names}
-    figure = draw(protocol, results, ["window=128"], delta=False)
-    return figure.axes[0].get_ylim()[1], figure.get_suptitle()
+    """The highest loss in view, and the labels, of the picture of kept results."""
+    rows = {name: read_row(name) for name in names}
+    results = {name: numbers_of(row, rows[names[0]]) for name, row in rows.items()}
+    (axes,) = draw_losses(results, "title", background=["alibi"]).axes
+    return axes.get_ylim()[1], [text.get_text() for text in axes.get_legend().texts]
 
 
-def test_the_picture_ends_where_a_loss_has_failed_and_its_title_says_which():
-    rope = Line.read(ROOT / "benchmark" / "rope").arrays
-    top, title = picture("rope", "alibi", "learnable")
-    assert rope["128"].mean() + 0.1 < top < rope["256"].mean()
-    assert "alibi stayed flat; rope failed (window=128)" in title and "learnable" not in title
-    top, title = picture("rope")  # without another line, the failure is whole
-    assert top > rope["2048"].mean() and "rope failed" in title
+def test_the_picture_ends_above_the_losses_that_have_not_failed_and_labels_say_where_the_others_end():
+    rope = read_row("rope").losses
+    top, labels = picture("rope", "alibi", "learnable")
+    assert rope[128].mean() + 0.1 < top < rope[256].mean()
+    assert {"alibi", "learnable: undefined past 128", f"rope: {rope[2048].mean():.2f} at 2,048"} == {*labels}
+    top, _ = picture("rope")  # without another row, the failure is whole
+    assert top > rope[2048].mean()
