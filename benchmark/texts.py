@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from data import prepare
-from data.texts import TEXTS, Text, documents_in, split_texts, text_of
+from data.texts import TEXTS, Text, divided, split_texts, text_of
 from run.script import script
 
 PACKAGES = Path(__file__).with_name("packages.txt")  # names, versions and hashes, as pip reads them
@@ -24,10 +24,9 @@ def packages(cfg):
     with tempfile.TemporaryDirectory() as folder:
         if subprocess.call([sys.executable, *pip.split(), f"-r{PACKAGES}", f"-t{folder}"]):
             raise ValueError(f"pip cannot download the packages of {PACKAGES}")
-        files = {str(file.relative_to(folder)): text_of(file) for file in Path(folder).rglob("*.py")}
-    train = {name: files[name] for name in sorted(files) if files[name] and "test" not in name}
-    held_out = [name for package in HELD_OUT for name in train if name.startswith(package)]
-    return documents_in(train, {name: train.pop(name) for name in held_out})
+        files = {file.relative_to(folder).as_posix(): file for file in Path(folder).rglob("*.py")}
+        texts = {name: text_of(files[name]) for name in sorted(files) if "test" not in name}
+    return divided(texts, [name for package in HELD_OUT for name in texts if name.startswith(package)])
 
 
 def king_james(cfg):
@@ -37,7 +36,7 @@ def king_james(cfg):
     for verse, end in bible.verse_end_indices.items():
         name = f"{verse // 1000:05}.txt"  # verse 1002003 is the third of the second chapter in the first book
         chapters[name] += bible.scripture_content[bible.verse_start_indices[verse] : end]
-    return split_texts({name: chapter.strip() for name, chapter in chapters.items()}, {})
+    return split_texts({name: chapter.strip() for name, chapter in chapters.items()})
 
 
 TEXTS["packages"] = Text(packages, "packages", "16 Python packages", "bpe:8192")

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 import config
 import data
@@ -57,7 +58,7 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     n_bytes = 0
     n_empty = 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for name, text in documents(f"tokenising {split}"):
+        for name, text in tqdm(documents(), f"tokenising {split}", unit="doc"):
             if not text:
                 n_empty += 1
                 continue

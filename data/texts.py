@@ -1,8 +1,7 @@
 """The texts that `python -m data.prepare` takes, and how they are divided into documents for training and validation.
 
-A text's `read(cfg)` returns {"train": documents, "val": documents}. `documents(label)` yields (name, text) under a
-progress bar with that label; it can be called again. To add a text with a name, give it an entry in TEXTS and a line in
-data/prepare.py.
+A text's `read(cfg)` returns {"train": documents, "val": documents}. `documents()` yields (name, text), and may be
+called again. To add a text with a name, give it an entry in TEXTS and a line in data/prepare.py.
 """
 
 import functools
@@ -47,39 +46,42 @@ class Text:
 # Files and other whole texts
 
 
-def split_texts(train, val, separator=""):
-    """Divides {name: text or file} into documents {"train": …, "val": …}. Validation uses the texts `val` or, if there
-    are none, about a tenth of `train`: whole texts, otherwise the last tenth of each. Each part of a text between
+def split_texts(texts, separator="", val_names=()):
+    """Divides {name: text or file} into documents {"train": …, "val": …}. Validation uses the texts val_names or, if
+    there are none, about a tenth of all: whole texts, otherwise the last tenth of each. Each part of a text between
     separators, if one is given, is a document. ValueError if no text has one."""
     separator = read_escapes(separator)
     pattern = NOWHERE
     if separator:  # a text may have the line ends of Windows
         pattern = re.compile(f"({re.escape(separator)})".replace("\\\n", "\r?\n"))
-        if not any(pattern.search(text_of(source)) for source in [*train.values(), *val.values()]):
+        if not any(pattern.search(text_of(source)) for source in texts.values()):
             raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
-    if not val:
-        texts = train
-        train, val = hold_out(texts)
-        rule = f"{len(val)} of {len(texts)} texts"
-        if not val:
-            train, val = cut_ends(texts, pattern)
-            rule = "the last tenth of each text"
-        print(f"for validation: {rule}")
-    return documents_in(train, val, pattern)
+    rule = "whole texts"
+    if not val_names:
+        val_names = choose_validation(texts)
+    if not val_names:
+        rule = "the last tenth of each text"
+        texts = cut_ends(texts, pattern)
+        val_names = [*texts][1::2]
+    print(f"for validation: {rule} ({len(val_names):,})")
+    return divided(texts, val_names, pattern)
 
 
-def documents_in(train, val, pattern=NOWHERE):
-    """The documents {"train": …, "val": …} of two {name: text or file}."""
+def divided(texts, val_names, pattern=NOWHERE):
+    """The documents {"train": …, "val": …} of {name: text or file}: those of the texts val_names, in this order, are
+    for validation."""
+    val = {name: texts[name] for name in val_names}
+    train = {name: source for name, source in texts.items() if name not in val}
     return {
         "train": functools.partial(read_texts, train, pattern),
         "val": functools.partial(read_texts, val, pattern),
     }
 
 
-def hold_out(texts, smallest=0, largest=math.inf):
-    """(train, val) of {name: text or file}: val has whole texts, of `smallest` to `largest` bytes each, drawn by the
-    hash of their names until they hold a tenth of all bytes. It is empty if there are fewer than ten texts, or if those
-    that fit hold less than a fiftieth."""
+def choose_validation(texts, smallest=0, largest=math.inf):
+    """The names of whole texts for validation, of `smallest` to `largest` bytes each, drawn by the hash of their names
+    until they hold a tenth of all bytes. None if there are fewer than ten texts, or if those that fit hold less than a
+    fiftieth."""
     sizes = {name: len(text_of(source).encode()) for name, source in texts.items()}
     wanted = 0.1 * sum(sizes.values())
     most_names = max(1, len(sizes) // 5)
@@ -93,31 +95,28 @@ def hold_out(texts, smallest=0, largest=math.inf):
             names.add(name)
             total += sizes[name]
     if len(texts) < 10 or total < 0.2 * wanted:
-        names = set()
-    train = {name: source for name, source in texts.items() if name not in names}
-    val = {name: source for name, source in texts.items() if name in names}
-    return train, val
+        return []
+    return [name for name in texts if name in names]
 
 
 def cut_ends(texts, pattern):
-    """(train, val) of {name: text or file}: the last tenth of each, which starts after a separator if there is one in
-    it, is for validation."""
-    train = {}
-    val = {}
+    """Each of {name: text or file} in two parts, one behind the other: its last tenth starts after a separator if there
+    is one in it."""
+    parts = {}
     for name, source in texts.items():
         text = text_of(source)
         start = int(0.9 * len(text))
         separator = pattern.search(text, start, int(0.98 * len(text)))
         if separator:
             start = separator.end()
-        train[name] = text[:start]
-        val[f"{name}/end"] = text[start:]  # no file has such a name
-    return train, val
+        parts[name] = text[:start]
+        parts[f"{name}/end"] = text[start:]  # no file has such a name
+    return parts
 
 
-def read_texts(texts, pattern, label):
+def read_texts(texts, pattern):
     """Yields (name, document) of {name: text or file}: whole texts, or their parts between separators."""
-    for name, source in tqdm(texts.items(), label, unit="file"):
+    for name, source in texts.items():
         parts = pattern.split(text_of(source))  # a document, its separator, the next document, …
         for part, end in itertools.zip_longest(parts[::2], parts[1::2], fillvalue=""):
             if part:
@@ -128,14 +127,11 @@ def text_of(source):
     """A text, or that of a file in UTF-8. Line ends stay as they are, a byte order mark is left out."""
     if isinstance(source, str):
         return source
-    content = source.read_bytes()
     try:
-        if b"\0" not in content:  # as in UTF-16 and in archives
-            return content.decode("utf-8-sig")
-        place = content.index(b"\0")
+        # NUL is not text either: it is UTF-16 or an archive
+        return source.read_bytes().replace(b"\0", b"\xff").decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = error.start
-    raise ValueError(f"{source} is not UTF-8 text (byte {place}): leave it out, or convert it")
+        raise ValueError(f"{source} is not UTF-8 text (byte {error.start}): leave it out, or convert it") from None
 
 
 def find_files(paths, glob):
@@ -209,46 +205,43 @@ def rows_in_file(path, column):
         yield from enumerate(itertools.chain.from_iterable(batch.to_pylist() for batch in batches), 1)
 
 
-def read_rows(tables, label, rows_in, column, total=None):
+def read_rows(tables, rows_in, column):
     """Yields (name, text) of each row of the tables; the text may be empty. ValueError for a row that cannot be read or
     has no text."""
-    with tqdm(desc=label, total=total, unit="row") as progress:
-        for table in tables:
-            number = 1
-            try:
-                for number, row in rows_in(table, column):
-                    row = json.loads(row) if isinstance(row, bytes) else row
-                    columns = row if isinstance(row, dict) else {}
-                    text = columns.get(column, row)
-                    if not isinstance(text, str | None):
-                        raise ValueError(
-                            f"--column={column!r} is {'missing' if text is row else type(text).__name__}, not text; "
-                            f"the columns are {', '.join(columns)}"
-                        )
-                    (text or "").encode()  # an error for half a surrogate pair
-                    progress.update()
-                    yield f"{table}, row {number}", text or ""
-            except Exception as error:  # whatever a damaged file provokes
-                raise load_error(f"{table}, row {number}", error) from None
+    for table in tables:
+        number = 1
+        try:
+            for number, row in rows_in(table, column):
+                row = json.loads(row) if isinstance(row, bytes) else row
+                columns = row if isinstance(row, dict) else {}
+                text = columns.get(column, row)
+                if not isinstance(text, str | None):
+                    raise ValueError(
+                        f"--column={column!r} is {'missing' if text is row else type(text).__name__}, not text; "
+                        f"the columns are {', '.join(columns)}"
+                    )
+                (text or "").encode()  # an error for half a surrogate pair
+                yield f"{table}, row {number}", text or ""
+        except Exception as error:  # whatever a damaged file provokes
+            raise load_error(f"{table}, row {number}", error) from None
 
 
 def split_rows(cfg, train, val, rows_in):
     """The documents {"train": …, "val": …} of tables, whose rows rows_in(table, column) yields. Validation uses the
     tables `val` or, without any, 0.05% of the rows as in nanoGPT, but up to a tenth of a small dataset."""
-    read = functools.partial(read_rows, rows_in=rows_in, column=cfg.column)
+    read_train = functools.partial(read_rows, train, rows_in, cfg.column)
     if val:
-        return {"train": functools.partial(read, train), "val": functools.partial(read, val)}
-    has_text = np.array([text != "" for _, text in read(train, "counting rows")])
+        return {"train": read_train, "val": functools.partial(read_rows, val, rows_in, cfg.column)}
+    has_text = np.array([text != "" for _, text in tqdm(read_train(), "counting rows")])
     rows = np.flatnonzero(has_text)
     n_val = math.ceil(max(0.0005 * len(rows), min(100, 0.1 * len(rows))))
     is_val = np.zeros_like(has_text)
     is_val[rows[np.random.default_rng(2357).permutation(len(rows))[:n_val]]] = True
     print(f"for validation: {n_val:,} of {len(rows):,} rows with text, drawn at random")
-
-    def documents(chosen, label):
-        return itertools.compress(read(train, label, total=len(chosen)), chosen)
-
-    return {"train": functools.partial(documents, ~is_val), "val": functools.partial(documents, is_val)}
+    return {
+        "train": lambda: itertools.compress(read_train(), ~is_val),
+        "val": lambda: itertools.compress(read_train(), is_val),
+    }
 
 
 def hub_rows(cfg, path):
@@ -288,7 +281,7 @@ def sympy(cfg):
             f"pip install --force-reinstall sympy=={SYMPY}"
         )
     # the validation text has room for long contexts in many documents, none of which weighs much
-    return documents_in(*hold_out(files, smallest=4_000, largest=50_000))
+    return divided(files, choose_validation(files, smallest=4_000, largest=50_000))
 
 
 def shakespeare(cfg):
@@ -298,7 +291,7 @@ def shakespeare(cfg):
         raise load_error(f"{SHAKESPEARE} (save it as a file and prepare that, if there is no network)", error) from None
     if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
         raise ValueError(f"{SHAKESPEARE} is not Tiny Shakespeare")
-    return split_texts({"input.txt": content.decode()}, {})
+    return split_texts({"input.txt": content.decode()})
 
 
 def hub(path):
@@ -310,7 +303,7 @@ def generated(document, name, source, config):
     """The Text of what document(seed) makes for many seeds. config: the config file for it."""
 
     def read(cfg):
-        return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)}, {})
+        return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)})
 
     return Text(read, f"{name}_char", source, recipe=f"config/{config}.py config/rope.py")
 
@@ -349,13 +342,14 @@ def files_text(paths, glob):
                 "from the Hugging Face hub, or your own files and folders"
             )
     files = find_files(paths, glob)
-    state = json_hash({path: file_hash(file) for path, file in files.items()})
     kinds = {file.suffix.lower() in ROWS: file for file in files.values()}  # whether it holds rows: one such file
     if len(kinds) > 1:
         raise ValueError(f"{kinds[True]} holds rows and {kinds[False]} text: prepare them separately (--glob)")
     train, val = named_splits(files)
     source = " ".join(str(Path(path).resolve()) for path in paths)
+    state = json_hash({path: file_hash(file) for path, file in files.items()})
     if True in kinds:
         tables = train.values(), val.values()
         return Text(lambda cfg: split_rows(cfg, *tables, rows_in_file), "", source, "gpt2", ("glob", "column"), state)
-    return Text(lambda cfg: split_texts(train, val, cfg.split_on), "", source, "char", ("glob", "split_on"), state)
+    texts = train | val
+    return Text(lambda cfg: split_texts(texts, cfg.split_on, val), "", source, "char", ("glob", "split_on"), state)

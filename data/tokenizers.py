@@ -160,7 +160,7 @@ def make_tokenizer(name, documents):
     if name == "char":
         chars = set()
         for split in documents:
-            for _, text in documents[split](f"reading {split}"):
+            for _, text in documents[split]():
                 chars.update(text)
         return CharTokenizer(chars)
     size = name.removeprefix("bpe:")
@@ -168,7 +168,7 @@ def make_tokenizer(name, documents):
         raise ValueError(f"--tokenizer={name!r} must be bpe:N with N of at least 257 (256 bytes and <|endoftext|>)")
     import rustbpe  # only needed to train a BPE
 
-    texts = (text for _, text in documents["train"]("reading train"))
+    texts = (text for _, text in documents["train"]())
     trainer = rustbpe.Tokenizer()
     # one id is for <|endoftext|>
     trainer.train_from_iterator(texts, int(size) - 1, buffer_size=64, pattern=GPT2_PATTERN)

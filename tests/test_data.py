@@ -43,8 +43,8 @@ def test_tiny_shakespeare_is_nanogpts(tmp_path, monkeypatch, gpt2_bpe):
 
 @pytest.mark.parametrize("sizes", [[9], [3], [1000] * 20, [345_000] * 3 + [30] * 7, [10**6] + [200] * 11])
 def test_validation_is_a_tenth_of_whole_texts_or_of_each_text(sizes):
-    parts = split_texts({str(i): chr(97 + i) * size for i, size in enumerate(sizes)}, {})
-    train, val = ("".join(text for _, text in parts[split]("")) for split in data.SPLITS)
+    parts = split_texts({str(i): chr(97 + i) * size for i, size in enumerate(sizes)})
+    train, val = ("".join(text for _, text in parts[split]()) for split in data.SPLITS)
     assert sorted(train + val) == sorted("".join(chr(97 + i) * size for i, size in enumerate(sizes)))
     assert 0.02 < len(val) / sum(sizes) <= max(0.2, 1 / sum(sizes))
 
@@ -100,9 +100,9 @@ def test_files_named_for_splits_are_used_as_that(name, validation, tmp_path, cap
 
 
 def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
-    parts = split_texts({path.name: path for path in write_texts(tmp_path / "texts").iterdir()}, {})
+    parts = split_texts({path.name: path for path in write_texts(tmp_path / "texts").iterdir()})
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
-    monkeypatch.setattr(texts, "documents_in", lambda train, val: parts)
+    monkeypatch.setattr(texts, "divided", lambda files, val_names: parts)
     assert data.load(data.DEFAULT).meta["source"]["text"] == "sympy 1.14.0"
     main(["sympy", "--tokenizer=bpe:260"])
     assert data.load("sympy_bpe260").tokenizer.n_vocab == 260
@@ -110,7 +110,7 @@ def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_data
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
     splits = texts.sympy(None)
-    assert len([*splits["train"]("train")]) == 726 and len([*splits["val"]("val")]) == 104
+    assert len([*splits["train"]()]) == 726 and len([*splits["val"]()]) == 104
     monkeypatch.setattr(texts, "SYMPY_SHA256", "")
     with pytest.raises(ValueError, match="sympy==1.14.0"):
         texts.sympy(None)

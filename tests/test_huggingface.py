@@ -128,7 +128,7 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
     def read(**splits):
         monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
         documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
-        return [[text for _, text in read_split("")] for read_split in documents.values()]
+        return [[text for _, text in read_split()] for read_split in documents.values()]
 
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(210_000)]})
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
