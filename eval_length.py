@@ -62,7 +62,10 @@ def choose_lengths(cfg, trained):
         lengths = [int(n) if n.isdecimal() else 0 for n in cfg.lengths.split(",")]
         if lengths[0] < 1 or sorted(set(lengths)) != lengths:
             raise ValueError(f"lengths={cfg.lengths!r} must be ascending positive numbers such as 32,64,128")
-    return sorted({*lengths, *trained})
+    lengths = sorted({*lengths, *trained})
+    if 0 < cfg.max_position < lengths[-1]:
+        raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {lengths[-1]}")
+    return lengths
 
 
 def count_targets(cfg, lengths):

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import config
-from data.tokenizers import tokenizer_from
+from data.tokenizers import read_escapes, tokenizer_from
 from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
@@ -41,7 +41,7 @@ class SampleConfig(Overrides):
 
 def find_prompt(cfg, tokenizer):
     """The prompt that --start gives or, if the text has no line ends, a character of it instead of the default."""
-    prompt = cfg.start
+    prompt = read_escapes(cfg.start)
     if prompt.startswith("FILE:"):
         prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode("utf-8-sig")
     if not prompt:

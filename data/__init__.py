@@ -104,8 +104,8 @@ def prepare_default(name):
         prepare.main(["sympy"])
         return
     argument = f"PATH --name={shlex.quote(name)}"
-    for text_name, text in texts.TEXTS.items():
-        if Path(name).name in (text_name, text.dataset):
+    for text_name in (*texts.TEXTS, *texts.tasks.TASKS):
+        if Path(name).name in (text_name, f"{text_name}_char"):
             argument = text_name
     raise ValueError(f"dataset {name!r} is not prepared: run  python -m data.prepare {argument}")
 

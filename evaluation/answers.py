@@ -106,18 +106,6 @@ def reach(exact):
     return np.max([n * (right.mean(axis=1) >= REACH) for n, right in exact.items()], axis=0)
 
 
-def task_of(dataset):
-    """The name of the task, or "recall". ValueError for another text."""
-    names = {tasks.source_of(name): name for name in tasks.TASKS} | {recall.SOURCE: "recall"}
-    source = dataset.meta["source"]["text"]
-    if source not in names:
-        raise ValueError(
-            f"{dataset.name} is no task, or its rule has changed since: python -m data.prepare copy --overwrite, then "
-            "python train.py config/task.py config/alibi.py"
-        )
-    return names[source]
-
-
 def print_answers(rows, parts, results):
     """Prints, for each of `parts` {title: prefix in the names of arrays}, the mean shares of right answers by length.
     Adds the shares of each model to results."""
@@ -136,7 +124,7 @@ def print_answers(rows, parts, results):
 def main(argv):
     cfg = config.load(AnswersConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
-    task = task_of(dataset)
+    task = "recall" if dataset.meta["source"]["text"] == recall.SOURCE else tasks.task_of(dataset)
     given = [int(n) for n in cfg.lengths.split(",") if n.isdecimal()]
     if task == "recall":
         lengths = given or [recall.NEAREST * 2**k for k in range(9)]

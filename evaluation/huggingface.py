@@ -19,6 +19,16 @@ class HuggingFaceConfig:
     kinds = ()
 
 
+def import_transformers():
+    """Hugging Face's optional package, set to report only errors and downloads."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.hf_hub_utils.enable_progress_bars()
+    return transformers
+
+
 class HuggingFaceRun:
     """What eval_length.py asks of a Checkpoint and of its model. Its `hidden` gives logits, so lm_head does nothing."""
 
@@ -30,12 +40,11 @@ class HuggingFaceRun:
     lm_head = nn.Identity()
 
     def __init__(self, name, results_dir):
-        from transformers import AutoModelForCausalLM
-
+        transformers = import_transformers()
         self.path = f"hf:{name}"
         self.folder = results_dir / Path(name).name
         try:
-            self.causal = AutoModelForCausalLM.from_pretrained(name).eval()
+            self.causal = transformers.AutoModelForCausalLM.from_pretrained(name).eval()
         except Exception as error:  # whatever the network or a damaged folder provokes
             raise load_error(f"the model {name}", error) from None
         theirs = self.causal.config.get_text_config()

@@ -139,12 +139,13 @@ def open_runs(cfg):
     runs = {}
     kept = {}
     for path in cfg.runs:
+        name = path.encode(errors="replace").decode()  # a folder's name may be any bytes
         if path.startswith("hf:"):
-            runs[path] = HuggingFaceRun(path.removeprefix("hf:"), Path(cfg.results_dir))
+            runs[name] = HuggingFaceRun(path.removeprefix("hf:"), Path(cfg.results_dir))
         elif path.endswith(".npz"):
-            kept[path] = Row.read(path)
+            kept[name] = Row.read(path)
         else:
-            runs[path] = load_checkpoint(path)
+            runs[name] = load_checkpoint(path)
     first = next(iter((runs | kept).values()))
     dataset = data.load(cfg.dataset or first.dataset_name())
     for run in runs.values():

@@ -11,10 +11,10 @@ from conftest import write_sample
 import eval_length
 import sample
 import train
+from evaluation.huggingface import import_transformers
 from model import GPT, GPTConfig
 from run.checkpoint import load_checkpoint
 from tools import import_weights
-from tools.import_weights import import_transformers
 
 transformers = import_transformers()
 V = 30  # ids: the tests' dataset has 25 characters
@@ -142,7 +142,7 @@ def test_it_is_sampled_and_evaluated_beside_a_run(foreign, dataset, trained, eva
     assert [text[:5] for text in texts] == ["def f"] * 2 and [len(text) for text in texts] == [25, 25]
     pair = foreign, trained("rope")
     assert "--dataset" in refused(eval_length.main, *pair)
-    assert len(evaluate(*pair, f"--dataset={dataset}").runs) == 2
+    assert len(evaluate(*pair, f"--dataset={dataset}").rows) == 2
 
 
 def test_training_starts_from_it(foreign, dataset, tmp_path, refused):

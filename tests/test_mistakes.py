@@ -68,7 +68,7 @@ MISTAKES = {
         "{rope} --layers=sink": "sinks",
         "{rope} --layers=pos_scheme=t5": "pos_scheme=t5",
         "{alibi} --rope_scaling=yarn": "alibi",
-        "": "eval_length.py out/rope",
+        "": "out/rope",
         "--runs=out/rope": "runs='out/rope'",
         "{rope} --max_position=16": "max_position=16",
         "{rope} --lengths=a": "lengths='a'",
@@ -77,7 +77,6 @@ MISTAKES = {
         "{rope} --temperature=1": "--attention_temperature",
         "{rope}.npz": "{rope}.npz",
         "{rope} --window=-1": "rope/best.pt: window=-1",
-        "{rope} --results_dir={rope}/best.pt": "File exists",
     },
     sample.main: {
         "--start=": "--start=",

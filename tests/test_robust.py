@@ -144,7 +144,7 @@ def test_a_folder_s_name_may_hold_any_bytes(tiny, tmp_path, monkeypatch, capsys)
     out = capsys.readouterr().out
     assert f"python sample.py '{tmp_path}/a b?'" in out and f"python eval_length.py '{tmp_path}/a b?'" in out
     assert "cannot draw" not in out
-    assert [name for name in names(Path(folder)) if not name.startswith("length")] == FILES
+    assert [name for name in names(Path(folder)) if not name.startswith("scores")] == FILES
 
 
 @pytest.mark.parametrize("reader", ["| head -n 1", "| grep '4 ? 16 tokens'"])

@@ -1,12 +1,16 @@
-"""Tasks: their rules, their texts, and measurements of models that know a rule up to some length."""
+"""Tasks: their rules and their texts."""
 
 import hashlib
+import re
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
+import data
+from data.prepare import main
 from data.recall import Random
-from data.tasks import LONGEST, TASKS, document, fresh_examples
+from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of, task_of
 
 
 def insertion_sort(question):
@@ -55,6 +59,10 @@ RULES = {  # the answer to a question, written again
 
 @pytest.mark.parametrize("name", RULES)
 def test_answers_follow_the_rule(name):
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    for line in [TASKS[name].__doc__, *re.findall(rf"\| `{name}` \| `(.*)` \|", page)]:
+        question, answer = re.match(r"([^>]*)>(\w*)", line).groups()
+        assert answer == RULES[name](question)
     for n in (1, 2, 7, LONGEST, 8 * LONGEST):
         answers = set()
         for question, answer in fresh_examples(name, n, 50, seed=0):
@@ -84,6 +92,53 @@ def test_no_example_of_the_test_lengths_is_in_the_text(name):
             assert len(question) > len(longest)
     if name in ("copy", "sort", "addition", "lookup"):  # with many questions of the same length, new ones are new
         assert not {question for question, _ in fresh_examples(name, 10, 200, seed=0)}.intersection(questions)
+
+
+def test_the_page_says_what_always_answering_b_finds():
+    shares = []
+    for n in (10, 20, 40):
+        answers = [answer for _, answer in fresh_examples("majority", n, 200, seed=1337)]
+        shares.append(f"{answers.count('b') / 200:.1%}")
+    assert "{}, {} and {}".format(*shares) in (ROOT / "docs" / "tasks.md").read_text()
+
+
+def rotate(random, n):
+    return "abcd", "bcd\na"
+
+
+def test_only_the_task_that_is_asked_for_is_made_and_its_fault_is_one_line(monkeypatch, refused, tmp_path):
+    def prepare(name):
+        return refused(main, name, f"--name={tmp_path}/set")
+
+    monkeypatch.setitem(TASKS, "rotate", rotate)
+    assert "task rotate has a line end" in prepare("rotate") and "bcd\\na" in prepare("rotate")
+    monkeypatch.setitem(TASKS, "rotate", lambda random, n: 1 / 0)
+    assert "task rotate fails for" in prepare("rotate") and "division by zero" in prepare("rotate")
+    monkeypatch.setattr("data.recall.DOCUMENTS", 20)
+    assert main(["parity", f"--name={tmp_path}/parity"]) == 0
+
+
+def test_a_change_of_the_rule_for_any_length_changes_the_source(monkeypatch):
+    sources = {source_of("reverse")}
+    for first in (1, LONGEST + 1, 8 * LONGEST):
+        monkeypatch.setitem(TASKS, "reverse", lambda random, n, first=first: ("a", str(n < first)))
+        sources.add(source_of("reverse"))
+    assert len(sources) == 4
+
+
+def test_a_task_is_scored_in_any_characters_by_the_rule_that_made_its_text(monkeypatch, tmp_path):
+    monkeypatch.setattr("data.recall.DOCUMENTS", 20)
+    for flags in ("copy --tokenizer=char", f"sort --tokenizer=data:{tmp_path}/copy", "parity --tokenizer=bpe:300"):
+        assert main([*flags.split(), f"--name={tmp_path}/{flags.split()[0]}"]) == 0
+    assert [task_of(data.load(f"{tmp_path}/{name}")) for name in ("copy", "sort")] == ["copy", "sort"]
+    with pytest.raises(ValueError, match="parity .*by character"):
+        task_of(data.load(f"{tmp_path}/parity"))
+    monkeypatch.setitem(TASKS, "copy", TASKS["reverse"])
+    with pytest.raises(ValueError, match="copy .*rule .* data.prepare copy"):
+        task_of(data.load(f"{tmp_path}/copy"))
+    monkeypatch.delitem(TASKS, "sort")
+    with pytest.raises(ValueError, match="no task 'sort'"):
+        task_of(data.load(f"{tmp_path}/sort"))
 
 
 @pytest.mark.parametrize("name", TASKS)
