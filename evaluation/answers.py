@@ -106,49 +106,61 @@ def reach(exact):
     return np.max([n * (right.mean(axis=1) >= REACH) for n, right in exact.items()], axis=0)
 
 
-def print_answers(rows, parts, results):
-    """Prints, for each of `parts` {title: prefix in the names of arrays}, the mean shares of right answers by length.
-    Adds the shares of each model to results."""
-    for title, prefix in parts.items():
-        cells = {}
-        for name, row in rows.items():
-            right = right_of(row.arrays, prefix)
-            shares = {n: answers.mean(axis=1) for n, answers in right.items()}
-            counted = np.array(results[name]["learned"])
-            counted = counted if counted.any() else ~counted
-            cells[name] = {n: f"{share[counted].mean():.0%}" for n, share in shares.items()}
-            results[name][title] = {n: share.tolist() for n, share in shares.items()}
-        print_table(title, sorted(set().union(*cells.values())), cells)
+def print_shares(title, rows, prefix, counted):
+    """Prints the mean shares of right answers by length, over the models that are `counted` in each row. Returns the
+    share of each model, {name: {length: [share, …]}}."""
+    cells = {}
+    shares = {}
+    for name, row in rows.items():
+        shares[name] = {n: right.mean(axis=1) for n, right in right_of(row.arrays, prefix).items()}
+        cells[name] = {n: f"{share[counted[name]].mean():.0%}" for n, share in shares[name].items()}
+    print_table(title, sorted(set().union(*cells.values())), cells)
+    return {name: {n: share.tolist() for n, share in by_length.items()} for name, by_length in shares.items()}
+
+
+def report_task(task, rows):
+    """Prints the answers to a task. Returns what is shown of each row, as plain types."""
+    results = {}
+    counted = {}
+    for name, row in rows.items():
+        exact = right_of(row.arrays, "exact-")
+        has_learned = learned(exact)
+        counted[name] = has_learned | ~has_learned.any()
+        results[name] = {"seeds": row.seeds, "learned": has_learned.tolist(), "reach": reach(exact).tolist()}
+    for title, prefix in {f"exact {task}": "exact-", "behind others": f"exact{BEHIND}-"}.items():
+        for name, shares in print_shares(title, rows, prefix, counted).items():
+            results[name][title] = shares
+    print()
+    for name, result in results.items():
+        reached = ", ".join(map(str, result["reach"]))
+        print(f"{name}: {sum(result['learned'])} of {len(result['seeds'])} models learned it; reach: {reached} symbols")
+    print(
+        f"\nreach of a model: the most symbols of which it answers {REACH:.0%}. Learned: {LEARNED:.0%} of {TRAINED[0]}, {TRAINED[1]} and {TRAINED[2]} symbols"
+    )
+    return results
 
 
 def main(argv):
     cfg = config.load(AnswersConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
-    task = "recall" if dataset.meta["source"]["text"] == recall.SOURCE else tasks.task_of(dataset)
     given = [int(n) for n in cfg.lengths.split(",") if n.isdecimal()]
-    if task == "recall":
+    is_recall = dataset.meta["source"]["text"] == recall.SOURCE
+    if is_recall:
         lengths = given or [recall.NEAREST * 2**k for k in range(9)]
         answer = partial(answer_recall, cfg, lengths, dataset)
-        parts = {"found, from": ""}
     else:
+        task = tasks.task_of(dataset)
         lengths = sorted({*TRAINED, *(given or FURTHER)})
         answer = partial(answer_task, cfg, task, lengths, dataset)
-        parts = {"exact": "exact-", "exact behind others": f"exact{BEHIND}-"}
     measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": 1, "seed": cfg.seed}
     examples = np.arange(cfg.examples)
     rows = rows_of(cfg, runs, dataset, lengths[-1], measured, examples, examples, answer) | kept
-    results = {}
-    for name, row in rows.items():
-        results[name] = {"scheme": row.scheme, "seeds": row.seeds, "learned": [True] * len(row.seeds)}
-        if task != "recall":
-            exact = right_of(row.arrays, "exact-")
-            results[name] |= {"learned": learned(exact).tolist(), "reach": reach(exact).tolist()}
-    print(f"{task}: {cfg.examples} new examples of each length; means over the models that learned the task")
-    print_answers(rows, parts, results)
+    if is_recall:
+        everyone = {name: np.ones(len(row.seeds), bool) for name, row in rows.items()}
+        results = print_shares("facts found from", rows, "", everyone)
+    else:
+        results = report_task(task, rows)
     print()
-    for name, result in results.items():
-        reached = ", ".join(map(str, result.get("reach", [])))
-        print(f"{name}: learned by {sum(result['learned'])} of {len(result['seeds'])}; reach: {reached}")
     save_results(cfg, "answers", dataset, results)
     return 0
 

@@ -119,12 +119,12 @@ def test_the_command(trained, answer, refused, tmp_path, monkeypatch):
     learnable = trained("learnable", dataset=text, block_size=64)
     out = answer(*runs, learnable, f"--keep={tmp_path}/kept", "--lengths=40,80")
     shown = [line.split() for line in out.splitlines()]
-    assert ["exact", "5", "10", "20", "40", "80"] in shown
+    assert ["exact", "copy", "5", "10", "20", "40", "80"] in shown
     (absolute, *_) = (row[1:] for row in shown if row[:1] == [str(learnable)])
     assert absolute[2].endswith("%") and absolute[3:] == ["—", "—"]  # examples of 40 symbols do not fit
-    assert "learned by 0 of 2; reach: 0, 0" in out
+    assert "0 of 2 models learned it; reach: 0, 0" in out
     (kept,) = (tmp_path / "kept").glob("alibi*.npz")
-    assert "learned by 0 of 2; reach: 0, 0" in answer(kept, "--lengths=40,80")
+    assert "0 of 2 models learned it; reach: 0, 0" in answer(kept, "--lengths=40,80")
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
     answer(*runs, "--lengths=40,80")
     assert "prepare one of" in refused(answers.main, trained("rope"))
