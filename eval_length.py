@@ -28,7 +28,6 @@ from model import PositionScheme, find_scheme
 from run import files, tracking
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device, pick_dtype
-from run.drawing import save_picture
 from run.script import script
 from schemes import _rope_scaling
 
@@ -206,7 +205,7 @@ def publish(cfg, protocol, run, results):
         "project": cfg.wandb_project,
         "group": run.settings.get("wandb_group") or Path(protocol.dataset.name).name,
         "job_type": "eval_length",
-        "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+        "name": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
     }
     return tracking.publish(charts, cfg.wandb_mode, {protocol.stem: x}, names)
@@ -251,7 +250,7 @@ def main(argv):
     print(f"numbers   {file}; the losses of each block: .npz files in the run folders")
     if unlogged.exists() and publish(cfg, protocol, next(iter(runs.values())), results):
         unlogged.unlink(missing_ok=True)
-    print(save_picture("picture", base.with_suffix(".png"), draw, protocol, results, cfg.changes(), cfg.delta))
+    print(tracking.save_picture("picture", base.with_suffix(".png"), draw, protocol, results, cfg.changes(), cfg.delta))
     return 0
 
 

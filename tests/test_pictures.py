@@ -13,7 +13,7 @@ from evaluation.lines import Line
 from evaluation.pictures import COLORS, figure_of, length_axis, line_styles, spread
 from evaluation.report import draw, result_of
 from model import alibi_slopes, scheme_names
-from run.drawing import save_picture
+from run.tracking import save_picture
 from tools import pictures
 
 
