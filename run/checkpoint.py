@@ -1,6 +1,5 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
-import difflib
 import hashlib
 import json
 import zipfile
@@ -180,12 +179,10 @@ def find_checkpoint(path, which):
     for file in (path, path / f"{which}.pt", path / "latest.pt", path / "best.pt"):
         if file.is_file():
             return file
-    nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
-    similar = difflib.get_close_matches(str(path), {str(p).removesuffix(".npz") for p in nearby} - {str(path)}, n=1)
-    advice = "give a run's folder or a .pt file; tools.import_weights makes one of GPT-2's, and --resume needs none"
-    if similar:
-        advice = f"did you mean {similar[0]}?"
-    raise ValueError(f"there is no checkpoint {str(path)!r}: {advice}")
+    raise ValueError(
+        f"there is no checkpoint {str(path)!r}: give a run's folder or a .pt file; --resume needs none, and "
+        "tools.import_weights makes one of GPT-2's weights"
+    )
 
 
 def read_file(path):

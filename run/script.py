@@ -22,11 +22,6 @@ def script(main):
             hint = f": pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
             print(f"error: {error}{hint}", file=sys.stderr)
         sys.exit(2)
-    except (MemoryError, RuntimeError) as error:  # torch has no exception type for it
-        if "allocate" not in str(error):
-            raise
-        print(f"error: not enough memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt as interrupt:
         signum = interrupt.args[0] if interrupt.args else signal.SIGINT
         signal.signal(signum, signal.SIG_DFL)

@@ -36,10 +36,6 @@ def read_metrics(folder):
     return rows
 
 
-def json_lines(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 class RunLog:
     """Reports a training run to metrics.jsonl, to the screen and to wandb. Only its first process reports."""
 
@@ -65,15 +61,15 @@ class RunLog:
         self.wandb = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init)
         pace.restart(pace.first)
         rows = read_metrics(self.folder) if segment else []
-        earlier = json_lines(row for row in rows if row["step"] <= pace.first)
-        files.write(self.metrics, earlier)
+        earlier = [json.dumps(row) + "\n" for row in rows if row["step"] <= pace.first]
+        files.write(self.metrics, "".join(earlier))
 
     def __call__(self, step, row, text):
         """Logs one row of metrics and prints its text. Speed is measured from here on."""
         if self.reports:
             row = {"step": step} | row
             with open(self.metrics, "a") as f:
-                f.write(json_lines([row]))
+                f.write(json.dumps(row) + "\n")
             self.wandb = log_wandb(self.wandb, [row])
         self.say(text)
         self.pace.restart(step)

@@ -52,7 +52,7 @@ MISTAKES = {
         "--block_size=100000": "block_size=100000",
         "--block_size=5000": "block_size=5000",
         "--init_from=tiny": "a run's folder",
-        "--init_from={rope}s": "did you mean {rope}?",
+        "--init_from={rope}s": "there is no checkpoint '{rope}s'",
         "--out_dir={rope}/best.pt": "{rope}/best.pt",
         "--resume --overwrite --out_dir={rope}": "--overwrite",
         "--init_from={rope} --out_dir={rope} --overwrite": "{rope} holds the weights",

@@ -181,7 +181,7 @@ def test_every_flipped_bit_is_found(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "losses, kept", [([9, 3, math.nan], "the last checkpoint is kept"), ([9, math.nan], "nothing was saved")]
+    "losses, kept", [([9, 3.0, math.nan], "the last checkpoint is kept"), ([9, math.nan], "nothing was saved")]
 )
 def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_checkpoint(
     losses, kept, tiny, tmp_path, monkeypatch
