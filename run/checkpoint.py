@@ -190,7 +190,10 @@ def read_file(path):
     with zipfile.ZipFile(path) as archive:
         if archive.testzip():  # torch does not verify its checksums
             raise ValueError("it is damaged; of a run's latest.pt and best.pt, try the other one")
-    content = dict(torch.load(path, map_location="cpu", weights_only=True))
+    try:
+        content = dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception:  # whatever pickle provokes; torch's message is a page
+        raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
     if "iter_num" in content:
         raise ValueError(f"it is nanoGPT's: python -m tools.import_weights {path}")
     if content.pop("version", None) != VERSION:

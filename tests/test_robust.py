@@ -9,18 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT, assert_same_run, metrics
 
-import eval_length
-import sample
 import train
 from run.checkpoint import load_checkpoint
 from run.files import locked
-from run.script import script
 from run.tracking import read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
@@ -115,28 +111,6 @@ def test_nohup_keeps_a_run_alive(tiny, tmp_path):
         process.send_signal(signal.SIGHUP)
         process.communicate()
     assert process.returncode == 0 and load_checkpoint(tmp_path / "r", "latest").step == 300
-
-
-def test_a_folder_s_name_may_hold_any_bytes(tiny, tmp_path, monkeypatch, capsys):
-    folder = f"{tmp_path}/a b\udcff"
-    commands = [
-        (train.main, [*tiny, f"--out_dir={folder}"]),
-        (train.main, ["--resume", f"--out_dir={folder}", "--max_iters=7"]),
-        (sample.main, [folder, "--start=d", "--max_new_tokens=1", "--device=cpu"]),
-        (
-            eval_length.main,
-            [folder, "--lengths=8,16", "--blocks=2", "--device=cpu", f"--results_dir={tmp_path}/results"],
-        ),
-    ]
-    for main, flags in commands:
-        monkeypatch.setattr(sys, "argv", ["script", *flags])
-        with pytest.raises(SystemExit) as ended:
-            script(main)
-        assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert f"python sample.py '{tmp_path}/a b?'" in out and f"python eval_length.py '{tmp_path}/a b?'" in out
-    assert "cannot draw" not in out
-    assert [name for name in names(Path(folder)) if not name.startswith("length")] == FILES
 
 
 @pytest.mark.parametrize("reader", ["| head -n 1", "| grep '4 ? 16 tokens'"])
