@@ -29,7 +29,6 @@ from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, pair, rise
 from run import files, tracking
 from run.checkpoint import own_settings
 from run.device import autocast, pick_device, pick_dtype
-from run.drawing import save_picture
 from run.script import script
 
 
@@ -41,7 +40,7 @@ class EvalConfig(RunsConfig):
     block_tokens: int = 0  # targets in a block; 0: 8, or a quarter of the shortest length if that is less
     seed: int = 1337  # for the choice of blocks
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
-    wandb_project: str = "lengthwise"  # where the charts go
+    wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
 
     def __post_init__(self):
         super().__post_init__()
@@ -253,7 +252,7 @@ def log(cfg, id, dataset, results):
         "project": cfg.wandb_project,
         "group": Path(dataset.name).name,
         "job_type": "eval_length",
-        "id": f"{id}-{time.strftime('%Y%m%d-%H%M%S')}",
+        "name": f"{id}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
     }
     tracking.publish(charts, cfg.wandb_mode, {"length": x}, init)
@@ -299,7 +298,7 @@ def main(argv):
         log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
     title = " ".join(["The loss of the same tokens, by the length of their context", *cfg.changes()])
     background = kept if runs else ()
-    print(save_picture("picture", path.with_suffix(".png"), draw_losses, results, title, background))
+    print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, title, background))
     return 0
 
 

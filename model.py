@@ -25,7 +25,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from config import at_least, check_choices, read_layers, read_options
+from config import at_least, check_values, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
 MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
@@ -780,7 +780,7 @@ def layer_kinds(config):
 
 def check_config(c):
     """ValueError for settings that are invalid or do not fit together."""
-    check_choices(c)
+    check_values(c)
     at_least(1, c, "block_size", "vocab_size", "n_layer", "n_head", "n_embd")
     at_least(0, c, "window", "temperature", "pos_init", "sinusoidal_size")
     if not 0 <= c.dropout < 1:

@@ -149,6 +149,7 @@ class Batches:
     block_size: int
     rows_per_step: int
     seed: int
+    device: torch.device = torch.device("cpu")
 
     def __post_init__(self):
         n_tokens = len(self.split.tokens)
@@ -158,10 +159,13 @@ class Batches:
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):
-        """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
+        """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64, on the device."""
         first_row = step * self.rows_per_step
         starts = np.array([self.start(first_row + r) for r in range(first, last)])
         rows = self.split.windows(starts, self.block_size)
+        if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
+            rows = rows.pin_memory()
+        rows = rows.to(self.device, non_blocking=True)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def start(self, row):

@@ -134,9 +134,8 @@ def report_task(task, rows):
     for name, result in results.items():
         reached = ", ".join(map(str, result["reach"]))
         print(f"{name}: {sum(result['learned'])} of {len(result['seeds'])} models learned it; reach: {reached} symbols")
-    print(
-        f"\nreach of a model: the most symbols of which it answers {REACH:.0%}. Learned: {LEARNED:.0%} of {TRAINED[0]}, {TRAINED[1]} and {TRAINED[2]} symbols"
-    )
+    print(f"\nreach of a model: the most symbols of which it answers {REACH:.0%}")
+    print(f"learned: a model answers {LEARNED:.0%} of the examples of {', '.join(map(str, TRAINED))} symbols")
     return results
 
 

@@ -1,16 +1,14 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
-import difflib
 import hashlib
 import json
-import math
 import zipfile
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
 
-from config import check_choices, checked, read_layers
+from config import check_values, checked, read_layers
 from model import GPT, GPTConfig, LayerConfig, find_scheme
 from run import files
 from run.device import DType
@@ -38,7 +36,7 @@ class Overrides:
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
 
     def __post_init__(self):
-        check_choices(self)
+        check_values(self)
 
     def changed(self, names):
         """Which of these settings differ from their defaults, in words."""
@@ -181,19 +179,20 @@ def find_checkpoint(path, which):
     for file in (path, path / f"{which}.pt", path / "latest.pt", path / "best.pt"):
         if file.is_file():
             return file
-    nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
-    similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
-    advice = f"did you mean {path.with_name(similar[0])}?" if similar else "give a run's folder or a .pt file"
-    raise ValueError(f"there is no checkpoint {str(path)!r}: {advice}")
+    raise ValueError(
+        f"there is no checkpoint {str(path)!r}: give a run's folder or a .pt file; --resume needs none, and "
+        "tools.import_weights makes one of GPT-2's weights"
+    )
 
 
 def read_file(path):
     """The fields of a Checkpoint in a file of train.py, with the config as plain types."""
-    if not is_whole(path):
-        raise ValueError("it is damaged or not a checkpoint; of a run's latest.pt and best.pt, try the other one")
+    with zipfile.ZipFile(path) as archive:
+        if archive.testzip():  # torch does not verify its checksums
+            raise ValueError("it is damaged; of a run's latest.pt and best.pt, try the other one")
     try:
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception:  # whatever pickle provokes
+    except Exception:  # whatever pickle provokes; torch's message is a page
         raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
     if "iter_num" in content:
         raise ValueError(f"it is nanoGPT's: python -m tools.import_weights {path}")
@@ -213,29 +212,12 @@ def check(checkpoint):
         raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
 
 
-def is_whole(path):
-    """Whether an archive matches its own checksums, which torch does not verify."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except Exception:  # whatever a damaged file provokes
-        return False
-
-
 def save_run(folder, checkpoint, val_loss):
     """Saves a checkpoint with this validation loss as latest.pt in a folder and, if no earlier loss was lower, as
-    best.pt. Returns the checkpoint with the best loss that is saved, and why saving failed, or "": a full disk does not
-    end training."""
-    best = folder / "best.pt"
-    was_evaluated = val_loss < math.inf  # not if training was stopped between evaluations
-    saved = checkpoint
-    try:
-        # best.pt first: after a kill between the two, the resumed run writes the same best.pt again
-        if val_loss < checkpoint.best_val_loss or (was_evaluated and not best.exists()):
-            checkpoint = replace(checkpoint, best_val_loss=val_loss)
-            checkpoint.save(best)
-            saved = checkpoint
-        checkpoint.save(folder / "latest.pt")
-        return saved, ""
-    except OSError as error:
-        return saved, f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
+    best.pt. Returns it with the lowest loss."""
+    # best.pt first: after a kill between the two, the resumed run writes the same best.pt again
+    if val_loss < checkpoint.best_val_loss:
+        checkpoint = replace(checkpoint, best_val_loss=val_loss)
+        checkpoint.save(folder / "best.pt")
+    checkpoint.save(folder / "latest.pt")
+    return checkpoint

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 @contextlib.contextmanager
 def replacing(path):
-    """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
+    """Opens a file for writing bytes that becomes `path` when the block ends. After an error, `path` is unchanged and
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.tmp")  # a fixed name is enough: the writer holds the folder's lock
@@ -21,6 +21,8 @@ def replacing(path):
             f.flush()
             os.fsync(f.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror or error}") from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -56,9 +58,6 @@ def locked(folder, name=".lock", wait=False):
             raise OSError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
         print(f"waiting: another process is writing into {folder}", flush=True)
         lock.acquire()
-    except OSError as error:
-        advice = "choose one that you may write to, on a file system with locks"
-        raise OSError(f"{folder} cannot be locked ({error.strerror}): {advice}") from None
     try:
         yield
     finally:

@@ -34,8 +34,8 @@ WARMUP = 3  # rounds that are not timed
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     # the benchmark
-    vocab_size: int = 96  # about that of a text by character
     rounds: int = 20  # timed turns of each contender
+    vocab_size: int = 96  # about that of a text by character
     nanogpt: config.PathName = ""  # the path of a nanoGPT checkout to compare with
     lengths: str = ""  # measure time and memory at these lengths instead: 128,1024,8192
     schemes: str = ""  # only these schemes: rope,alibi,mine
