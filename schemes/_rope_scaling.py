@@ -1,17 +1,30 @@
 """How RoPE extends past its training length L: --rope_scaling=NAME calls the function of that name.
 
-A function takes the model's config and the frequencies of a head's pairs, and returns the scaled frequencies and a
-factor on q and on k. s = rope_factor. (ntk, a larger base, is in model.py.)
+A function takes a layer's config and the frequencies of the pairs that turn, and returns the scaled frequencies and a
+factor on q and on k. s = rope_factor.
 """
 
 import math
 
 import torch
 
+from model import ROPE_SCALINGS
+
+
+def none(config, freqs):
+    return freqs, 1.0
+
 
 def linear(config, freqs):
     """p → p/s, position interpolation. Chen et al. 2023 (arXiv 2306.15595)."""
     return freqs / config.rope_factor, 1.0
+
+
+def ntk(config, freqs):
+    """A base of theta·s^(D/(D−2)), which slows the slowest pair by s and leaves the fastest unchanged. bloc97 2023."""
+    D = config.rotated
+    power = 1 + D / max(1, D - 2) * math.log(config.rope_factor, config.rope_theta)
+    return freqs**power, 1.0
 
 
 def llama3(config, freqs):
@@ -52,3 +65,6 @@ def slowed(config, freqs, share):
     """The frequencies, each slowed by s as far as its share says: not at all at 0, completely at 1."""
     share = share.clamp(0, 1)
     return freqs * (1 - share) + freqs / config.rope_factor * share
+
+
+ROPE_SCALINGS |= {law.__name__: law for law in (none, linear, ntk, llama3, yarn)}

@@ -431,7 +431,7 @@ def randn(*shape):
 
 def attended(scheme, q, k, v, pos):
     """Attention at pos (T,) of q and k (not yet rotated) and v, all (B, H, T, D), made from some x (B, T, C)."""
-    positions = M.Positions(0, GPTConfig(), scheme, scheme.prepare(pos, pos), pos, pos)
+    positions = M.LayerContext(0, GPTConfig(), scheme, scheme.prepare(pos, pos), pos, pos)
     x = q.transpose(1, 2).flatten(-2)
     q, k = scheme.rotate(q, k, x, positions.prepared, 0, {})
     return M.attend(q, k, v, positions, 0.0)
