@@ -59,13 +59,12 @@ class CausalSelfAttention(nn.Module):
         past = cache.past[context.layer] if cache else {}
         q, k, v = self.project(x, context, past)
         if cache:
-            k = cache.append((context.layer, "k"), k, context.config.n_keys)  # (B, H, S, ·)
-            v = cache.append((context.layer, "v"), v, context.config.n_keys)  # (B, H, S, D)
+            k = cache.append(context, "k", k)  # (B, H, S, ·)
+            v = cache.append(context, "v", v)  # (B, H, S, D)
             context = context.part(slice(None), slice(-k.size(2), None))
         q = q[:, :, -len(context.q_pos) :]
         dropout_p = context.config.dropout if self.training else 0.0
-        y = attend(q, k, v, context, dropout_p, self.sink)  # (B, H, n, D)
-        y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
+        y = attend(q, k, v, context, dropout_p, self.sink).transpose(1, 2).flatten(-2)  # (B, n, C)
         return self.resid_dropout(self.c_proj(y))
 
 
@@ -137,8 +136,9 @@ class GPT(nn.Module):
                     if old:
                         schemes[key].load_state_dict(old.state_dict(), assign=True)
                 except RuntimeError:
-                    names = f"{old.config.pos_scheme} do not fit {c.pos_scheme}"
-                    raise ValueError(f"layers={config.layers!r}: the weights of {names}") from None
+                    raise ValueError(
+                        f"layers={config.layers!r}: the weights of {old.config.pos_scheme} do not fit {c.pos_scheme}"
+                    ) from None
             used.append(schemes[key])
         self.config = config
         self.pos, *others = schemes.values()
@@ -203,12 +203,11 @@ class GPT(nn.Module):
     def hidden(self, idx, cache=None, last=None, positions=None):
         """The final hidden states (B, last, C) of the `last` tokens (None: all) of idx (B, T), which follow those in
         the cache. Without a cache, positions (T,) may have gaps but must ascend. ValueError if they do not suit."""
-        start = cache.pos if cache else 0
-        x, contexts = self.enter(idx, start, positions)
+        x, contexts = self.enter(idx, cache.pos if cache else 0, positions)
         if last:  # the last block computes only these, which saves a quarter of an evaluation
             contexts[-1] = contexts[-1].part(slice(-last, None), slice(None))
-        for block, context in zip(self.transformer.h, contexts, strict=True):
-            x = block(x, context, cache)
+        for n, block in enumerate(self.transformer.h):
+            x = block(x, contexts[n], cache)
         if cache:
             cache.pos += idx.size(1)
         return self.transformer.ln_f(x)
@@ -240,8 +239,7 @@ class GPT(nn.Module):
                 cache = KVCache()
                 new = idx[:, -limit:]
             logits, _ = self(new, cache=cache)
-            logits = logits[:, -1, :n_vocab].float()
-            new = draw(logits, **drawing)
+            new = draw(logits[:, -1, :n_vocab].float(), **drawing)
             yield new[:, 0]
             idx = torch.cat((idx, new), dim=1)
 
@@ -374,12 +372,13 @@ class KVCache:
         self.buffers = {}  # (layer, "k" or "v") -> (buffer (B, H, capacity, ·), end of its used part)
         self.past = defaultdict(dict)  # layer -> what its scheme keeps
 
-    def append(self, key, new, window):
+    def append(self, context, name, new):
         """Adds a layer's new keys or values (B, H, T, ·). Returns them and, of the older ones, those that the first
         new token sees through its window: (B, H, S, ·)."""
         T = new.size(2)
+        key = context.layer, name
         buffer, end = self.buffers.get(key, (new[:, :, :0], 0))
-        n_older = min(end, window - 1)
+        n_older = min(end, context.config.n_keys - 1)
         if end + T > buffer.size(2):  # room for twice as many, so that appending costs O(1) a token
             buffer = F.pad(buffer[:, :, end - n_older : end], (0, 0, 0, n_older + 2 * T))
             end = n_older
@@ -506,8 +505,7 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
             raise ValueError(f"n_embd={config.n_embd} must be even: {config.pos_scheme} pairs its channels")
 
     def embed(self, x, pos):
-        freqs = frequencies(x.size(-1), pos.device)
-        angles = pos[:, None] * freqs  # (T, C/2)
+        angles = pos[:, None] * frequencies(x.size(-1), pos.device)  # (T, C/2)
         table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # (T, C), interleaved
         return x + self.config.sinusoidal_size * math.sqrt(2) * table.to(x.dtype)
 
@@ -526,11 +524,9 @@ class Learnable(PositionScheme, name="learnable"):
         return x + self.wpe(pos)
 
 
-ROPE_SCALINGS = {}  # name -> function; schemes/_rope_scaling.py registers them
-
-
 def rope_frequencies(config, device):
-    """RoPE's frequencies (D/2,) under config.rope_scaling, and the factor on q and on k, which is 1 without scaling.
+    """RoPE's frequencies (D/2,) under config.rope_scaling, and the factor on q and on k, which is 1 without scaling:
+    see schemes/_rope_scaling.py.
 
     Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
     (arXiv 2410.06205).
@@ -538,7 +534,7 @@ def rope_frequencies(config, device):
     D = config.rotated
     n_turning = int(config.rope_fraction * D / 2 + 1e-6)  # pairs
     freqs = frequencies(D, device, config.rope_theta)[:n_turning]
-    freqs, size = ROPE_SCALINGS[config.rope_scaling](config, freqs)
+    freqs, size = config.rope_law(config, freqs)
     return F.pad(freqs, (0, config.head_size // 2 - n_turning)), size
 
 
@@ -573,7 +569,6 @@ class RoPE(PositionScheme, name="rope"):
 
     @staticmethod
     def check(config):
-        importlib.import_module("schemes._rope_scaling")
         D = config.rotated
         if config.head_size % 2 or not 2 <= D <= config.head_size:
             raise ValueError(
@@ -632,18 +627,15 @@ class ALiBi(PositionScheme, name="alibi"):
         super().__init__(config)
         slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None] * math.sqrt(config.head_size)
         high = slopes.to(torch.bfloat16).float()  # rounded here, because compiled code skips such casts
-        parts = torch.cat([high] * 3 + [slopes - high] * 3, dim=-1)
         self.slopes = slopes.tolist()  # (H, 1, 1)
-        self.parts = parts.tolist()  # (H, 1, 6)
+        self.parts = torch.cat([high] * 3 + [slopes - high] * 3, dim=-1).tolist()  # (H, 1, 6)
 
     def prepare(self, q_pos, k_pos):
         """The channels of q (H, 1, n) and of k (T, n), for float32 and for 16-bit floats."""
         slopes = torch.tensor(self.slopes, device=q_pos.device)
         parts = torch.tensor(self.parts, device=q_pos.device)
         digits = [q_pos // 65536 * 65536, q_pos // 256 % 256 * 256, q_pos % 256]
-        full = slopes, q_pos[:, None]
-        half = parts, torch.stack(digits * 2, dim=-1)
-        return full, half
+        return (slopes, q_pos[:, None]), (parts, torch.stack(digits * 2, dim=-1))
 
     def rotate(self, q, k, x, prepared, layer, past):
         full, half = prepared
@@ -699,9 +691,12 @@ class GPTConfig(LayerConfig):
         derived = vars(self)  # no fields: they follow from the settings
         derived["scheme_class"] = find_scheme(self.pos_scheme)
         derived["options"] = read_options(self.scheme_class.options, self.pos_options)
+        read = [getattr(self, name) for name in self.scheme_class.reads]
+        derived["scheme_settings"] = self.pos_scheme, self.pos_options, *read  # equal in layers that share a scheme
         derived["first_length"] = self.first_block_size or self.block_size
         check_config(self)
         derived["n_keys"] = self.count_tokens("window", self.window) if self.window else math.inf  # that a query sees
+        derived["rope_law"] = getattr(importlib.import_module("schemes._rope_scaling"), self.rope_scaling)
         derived["kinds"] = layer_kinds(self)  # the config of each layer
         for kind in self.kinds:
             vars(kind)["kinds"] = self.kinds
@@ -727,18 +722,10 @@ class GPTConfig(LayerConfig):
         if name != self.pos_scheme:
             scheme = find_scheme(name)
             if scheme.embeds or (self.scheme_class.embeds and scheme is NoPE):
-                base = self.pos_scheme
-                raise ValueError(
-                    f"under pos_scheme={base}, no layer can have {name}: all layers get the same embedding"
-                )
+                raise ValueError(f"no layer can be {name} under pos_scheme={self.pos_scheme}: all get one embedding")
             names = {"pos_options", *self.scheme_class.reads} - {*scheme.reads}
             settings = {name: getattr(GPTConfig, name) for name in names} | settings
         return replace(self, layers="", **settings)
-
-    @property
-    def scheme_settings(self):
-        """All that its scheme may depend on and that layers can differ in. Layers that agree in it share a scheme."""
-        return self.pos_scheme, self.pos_options, *(getattr(self, name) for name in self.scheme_class.reads)
 
     @property
     def max_positions(self):

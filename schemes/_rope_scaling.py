@@ -8,8 +8,6 @@ import math
 
 import torch
 
-from model import ROPE_SCALINGS
-
 
 def none(config, freqs):
     return freqs, 1.0
@@ -30,7 +28,7 @@ def ntk(config, freqs):
 def llama3(config, freqs):
     """Keeps pairs that turn more than 4 times within L, slows pairs that turn less than once by s, and interpolates
     between them, linearly in the number of turns. Llama 3.1 2024 (arXiv 2407.21783)."""
-    turns = freqs * trained_length(config) / (2 * math.pi)
+    turns = freqs * (config.rope_block_size or config.block_size) / (2 * math.pi)
     share = (4 - turns) / (4 - 1)
     return slowed(config, freqs, share), 1.0
 
@@ -40,9 +38,10 @@ def yarn(config, freqs):
     between them with a ramp that is linear in the pair index, as in the authors' code (the paper's text: linear in the
     number of turns). q and k grow by 0.1·ln(s) + 1. Peng et al. 2023 (arXiv 2309.00071)."""
     D = config.rotated
+    L = config.rope_block_size or config.block_size
 
     def pair_with(turns):  # the index of the pair that turns so many times within L
-        return D * math.log(trained_length(config) / (2 * math.pi * turns)) / (2 * math.log(config.rope_theta))
+        return D * math.log(L / (2 * math.pi * turns)) / (2 * math.log(config.rope_theta))
 
     low = pair_with(32)
     high = pair_with(1)
@@ -51,20 +50,13 @@ def yarn(config, freqs):
         high = math.ceil(high)
     low = max(0, low)
     high = min(D - 1, high)
-    pair = torch.arange(len(freqs), device=freqs.device, dtype=freqs.dtype)
+    pair = torch.ones_like(freqs).cumsum(0) - 1
     share = (pair - low) / max(high - low, 0.001)
     size = config.rope_size or 0.1 * math.log(config.rope_factor) + 1
     return slowed(config, freqs, share), size
-
-
-def trained_length(config):
-    return config.rope_block_size or config.block_size
 
 
 def slowed(config, freqs, share):
     """The frequencies, each slowed by s as far as its share says: not at all at 0, completely at 1."""
     share = share.clamp(0, 1)
     return freqs * (1 - share) + freqs / config.rope_factor * share
-
-
-ROPE_SCALINGS |= {law.__name__: law for law in (none, linear, ntk, llama3, yarn)}

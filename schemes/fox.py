@@ -29,7 +29,6 @@ class FoX(PositionScheme, name="fox"):
     options = {"b": 0.0}
     no_decay = ("b",)
     shifted = True
-    groups = 12  # of queries
 
     def __init__(self, config):
         super().__init__(config)
@@ -53,8 +52,8 @@ class FoX(PositionScheme, name="fox"):
 
             x = -c.detach()
             channels = [x // 65536 * 65536, x // 256 % 256 * 256, x // 1 % 256, x % 1]
-            group = torch.arange(q.size(2), device=q.device) * self.groups // q.size(2)
-            member = F.one_hot(group, self.groups).to(dtype)  # (T, groups)
+            group = torch.arange(q.size(2), device=q.device) * 12 // q.size(2)
+            member = F.one_hot(group, 12).to(dtype)  # (T, groups)
             difference = c.mT @ F.normalize(member, p=1, dim=0) - c  # (B, H, T, groups)
             channels.append(difference - difference.detach())
         return widen(q, F.pad(member, (4, 0), value=1.0)[None, None]), widen(k, torch.cat(channels, dim=-1))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 import model as M
 import schemes
+from config import convert
 from model import GPT, GPTConfig, KVCache, find_scheme, scheme_names
 
 ALL = scheme_names()
@@ -44,9 +46,11 @@ OPTIONS = {  # other values than the defaults
 }
 
 
-def without_sink(layers, scheme):
-    """The layers, without sinks if the scheme cannot have them."""
-    return layers.replace("sink", "") if find_scheme(scheme).shifted else layers
+def fitting(layers, scheme):
+    """The layers, without what the scheme of the model cannot have: sinks, or layers without positions."""
+    if find_scheme(scheme).shifted:
+        layers = layers.replace("sink", "")
+    return layers.replace("pos_scheme=none", "") if find_scheme(scheme).embeds else layers
 
 
 def close(actual, expected, at_most):
@@ -286,7 +290,7 @@ def reference_logits(model, idx, p=None):
 )
 def test_model_equals_slow_reference(scheme, n_head, half, T, layers, qk_norm, seed):
     settings = dict(n_head=n_head, n_embd=2 * n_head * half, block_size=20, qk_norm=qk_norm)
-    settings["layers"] = without_sink(layers, scheme)
+    settings["layers"] = fitting(layers, scheme)
     if seed % 2:
         settings["pos_options"] = OPTIONS.get(scheme, "")
     model = build(scheme, seed, **settings)
@@ -357,7 +361,7 @@ def test_gradients_reach_every_parameter(scheme):
 def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, layers, seed):
     """It makes no difference either if the last layer computes only the last tokens."""
     T = sum(chunks)
-    model = build(scheme, seed, block_size=T, window=window, layers=without_sink(layers, scheme))
+    model = build(scheme, seed, block_size=T, window=window, layers=fitting(layers, scheme))
     idx = tokens(model, 2, T, seed)
     whole = model.hidden(idx)
     cache = KVCache()
@@ -425,16 +429,32 @@ def test_positions_stay_distinct_under_bfloat16_autocast(scheme):
     assert error[1000:].mean() < min(0.02, 2 * error[:250].mean())
 
 
+@pytest.mark.parametrize("b, at_most", [(0, 0.1), (5, 0.02)])
+def test_foxs_gates_learn_under_bfloat16_autocast(b, at_most):
+    """Their gradient is a sum over far fewer pairs of tokens than that of the channel through which they act."""
+    config = GPTConfig(512, 65, 2, 4, 128, pos_scheme="fox", pos_options=f"b={b}")
+    model = GPT(config)
+    idx = tokens(model, 4, 513)
+    gradients = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            model(idx[:, :-1], idx[:, 1:])[1].backward()
+        gradients.append([model.pos.b.grad, model.pos.w.grad])
+    for exact, rounded in zip(*gradients, strict=True):
+        assert (rounded - exact).norm() < at_most * exact.norm()
+
+
 def randn(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def attended(scheme, q, k, v, pos):
     """Attention at pos (T,) of q and k (not yet rotated) and v, all (B, H, T, D), made from some x (B, T, C)."""
-    positions = M.LayerContext(0, GPTConfig(), scheme, scheme.prepare(pos, pos), pos, pos)
+    context = M.LayerContext(0, GPTConfig(), scheme, scheme.prepare(pos, pos), pos, pos)
     x = q.transpose(1, 2).flatten(-2)
-    q, k = scheme.rotate(q, k, x, positions.prepared, 0, {})
-    return M.attend(q, k, v, positions, 0.0)
+    q, k = scheme.rotate(q, k, x, context.prepared, 0, {})
+    return M.attend(q, k, v, context, 0.0)
 
 
 @pytest.mark.parametrize("scheme", [s for s in RELATIVE if s != "fire"])  # fire depends on i itself
@@ -465,6 +485,55 @@ def test_override_equals_a_new_model_with_that_config(scheme):
     assert torch.equal(model.override(narrow.config).hidden(idx), narrow.hidden(idx))
     wide = replace(narrow.config, window=0)
     assert torch.equal(model.override(wide).hidden(idx), plain)
+
+
+def test_layers_that_an_override_makes_alike_keep_their_weights():
+    layers = "window=1/2 *3 | pos_options={}"
+    model = build("t5", n_layer=4, layers=layers.format("size=32"))
+    idx = tokens(model, 1, 40)
+    like = replace(model.config, layers=layers.format("size=64"))  # the same as the default, but said
+    expected = GPT.from_weights(like, model.state_dict()).hidden(idx)
+    alike = replace(model.config, layers="window=1/2 *3 | window=0")
+    for config in (alike, model.config, alike):  # there, back and there again
+        model.override(config)
+    assert torch.equal(model.hidden(idx), expected)
+
+
+def test_weights_that_no_longer_fit_are_named():
+    model = build("t5", layers="window=3 | pos_scheme=cope pos_options=p_max=5")
+    for layers, name in (("pos_scheme=none", "none"), ("", "t5"), ("pos_scheme=cope pos_options=p_max=9", "cope")):
+        with pytest.raises(ValueError, match=f"of cope do not fit {name}"):
+            model.override(replace(model.config, layers=f"window=3 | {layers}"))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Kinds of layers
+
+
+def test_a_share_of_the_training_length_is_rounded_down_exactly():
+    for block_size in (100, 129, 1000):
+        for b in range(2, 130):
+            for a in {1, b // 3 or 1, b - 1}:
+                config = GPTConfig(block_size, window=convert("window", f"{a}/{b}", (int, float)))
+                assert config.n_keys == max(1, Fraction(a, b) * block_size // 1)
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_no_layer_is_without_positions_under_a_scheme_that_acts_on_the_embedding(scheme):
+    settings = dict(pos_scheme=scheme, layers="window=16 *3 | pos_scheme=none")
+    if scheme in RELATIVE:
+        assert GPTConfig(**settings).kinds[3].pos_scheme == "none"
+    else:
+        with pytest.raises(ValueError, match=f"layers=.*pos_scheme={scheme}"):
+            GPTConfig(**settings)
+
+
+def test_a_kinds_config_is_made_once(monkeypatch):
+    made = []
+    check = GPTConfig.__post_init__
+    monkeypatch.setattr(GPTConfig, "__post_init__", lambda config: made.append(check(config)))
+    GPT(GPTConfig(32, 9, 12, 2, 16, pos_scheme="rope", layers="window=1/32 *5 | rope_theta=1e6"))
+    assert len(made) == 3  # the model's and those of two kinds
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -613,28 +682,21 @@ def test_a_state_dict_has_no_buffers_and_a_model_from_it_shares_it_and_draws_not
         GPT.from_weights(model.config, weights | {"more": idx})
 
 
-def test_fixed_tables_stay_as_they_were_made_and_none_is_saved(monkeypatch):
+def test_fixed_tables_stay_as_they_were_made(monkeypatch):
     monkeypatch.setattr(M, "SCHEMES", dict(M.SCHEMES))
+    table = torch.arange(3).double() / 3
 
     class Tables(M.PositionScheme, name="tables"):
-        persistent = False
-
         def __init__(self, config):
             super().__init__(config)
-            self.register_buffer("buffer", TABLE, persistent=self.persistent)
-            self.plain = TABLE.clone()
-            self.frozen = torch.nn.Parameter(TABLE, requires_grad=False)
+            self.register_buffer("buffer", table, persistent=False)
+            self.frozen = torch.nn.Parameter(table, requires_grad=False)
 
-    TABLE = torch.arange(3).double() / 3
     config = GPTConfig(8, 8, 1, 2, 16, pos_scheme="tables")
     model = GPT(config)
     loaded = GPT.from_weights(config, model.state_dict())
     for pos in (model.pos, loaded.pos, loaded.override(config).pos):
-        for table in (pos.buffer, pos.plain, pos.frozen):
-            close(table.data, TABLE, 0)
-    Tables.persistent = True
-    with pytest.raises(ValueError, match="buffer"):
-        GPT(config)
+        assert torch.equal(pos.buffer, table) and torch.equal(pos.frozen, table)
 
 
 def test_a_model_from_weights_starts_fast():
