@@ -53,27 +53,22 @@ def can_stretch(kind, trained):
 
 
 def stretched(kind, trained, length, scaling="", factor=0.0, is_fixed=False):
-    """A layer's config for up to `length` tokens, in an evaluation or when training goes on. trained: that of the
-    layer's training. Rope reaches the length by another scaling or, unless that is fixed, by a larger factor."""
+    """A layer's config for up to `length` tokens, in an evaluation or when training goes on. trained: the one that it
+    was trained with. Rope reaches the length by another scaling or, unless it is fixed, by a larger factor."""
     if "rope_scaling" not in kind.scheme_class.reads:
         return kind
     first = trained.block_size  # the length that rope was trained at without scaling
     if trained.rope_scaling != "none":
         first = trained.rope_block_size or first
     if can_stretch(kind, trained):
-        reach = min(kind.n_keys, length)
-        new_scaling = scaling or kind.rope_scaling
-        if new_scaling == "none":
-            default = 1.0
-        elif new_scaling != kind.rope_scaling:
-            default = max(1.0, reach / first)
-        elif is_fixed:
-            default = kind.rope_factor
-        else:
-            default = kind.rope_factor * max(1.0, reach / trained.block_size)
-        kind = replace(kind, rope_scaling=new_scaling, rope_factor=factor or default)
-    if kind.rope_block_size in (0, trained.rope_block_size) and first != (kind.rope_block_size or kind.block_size):
-        kind = replace(kind, rope_block_size=0 if kind.rope_scaling == "none" else first)
+        reach = max(trained.block_size, min(kind.n_keys, length))
+        growth = 1.0 if is_fixed else reach / trained.block_size
+        factors = {kind.rope_scaling: kind.rope_factor * growth, "none": 1.0}
+        scaling = scaling or kind.rope_scaling
+        kind = replace(kind, rope_scaling=scaling, rope_factor=factor or factors.get(scaling, reach / first))
+    if kind.rope_block_size in (0, trained.rope_block_size):  # otherwise this call gives another one
+        is_other = kind.rope_scaling != "none" and first != kind.block_size
+        kind = replace(kind, rope_block_size=first if is_other else 0)
     return kind
 
 

@@ -248,18 +248,11 @@ def test_llama3_scales_as_transformers_do():
     """At the sizes of Llama 3.1 8B."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    parameters = {
-        "rope_type": "llama3",
-        "rope_theta": 500_000,
-        "factor": 8,
-        "low_freq_factor": 1,
-        "high_freq_factor": 4,
-        "original_max_position_embeddings": 8192,
-    }
-    theirs = transformers.LlamaConfig(rope_parameters=parameters)
+    parameters = rotation(5e5, factor=8, low_freq_factor=1, high_freq_factor=4, original_max_position_embeddings=8192)
+    theirs = transformers.LlamaConfig(rope_parameters=parameters | {"rope_type": "llama3"})
     their_freqs, factor = ROPE_INIT_FUNCTIONS["llama3"](theirs, "cpu")
-    ours = GPTConfig(8192, 8, n_layer=1, n_head=32, n_embd=4096, pos_scheme="rope", rope_theta=500_000)
-    freqs, size = rope_frequencies(replace(ours, rope_scaling="llama3", rope_factor=8), torch.device("cpu"))
+    settings = dict(pos_scheme="rope", rope_theta=5e5, rope_scaling="llama3", rope_factor=8)
+    freqs, size = rope_frequencies(GPTConfig(8192, 8, 1, 32, 4096, **settings), torch.device("cpu"))
     torch.testing.assert_close(freqs, their_freqs.double(), rtol=1e-6, atol=0)
     assert size == factor == 1
 
