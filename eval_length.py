@@ -273,7 +273,7 @@ def main(argv):
     print(
         f"the same {len(ends)} blocks of {scored} tokens at every length, in {n_documents} documents of {dataset.name}"
     )
-    if cfg.rope_scaling and cfg.rope_factor == "auto":
+    if cfg.rope_scaling and not cfg.rope_factor:
         print("note: rope is stretched as far as each length needs; servers use one factor for all: --rope_factor=8")
     if n_documents < FEWEST_DOCUMENTS:
         print(

@@ -26,7 +26,7 @@ from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
 from run.optimizer import Optimizer
 from run.script import Stop, script
-from run.start import find_run, inherited_settings, start
+from run.start import all_settings, find_run, start
 from run.tracking import Pace, RunLog, WandbMode, check_project
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
@@ -253,7 +253,7 @@ def main(argv):
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
     with files.locked(Path(values["out_dir"])) if writes else contextlib.nullcontext():
         run = find_run(values)
-        cfg = TrainConfig(**inherited_settings(TrainConfig, values, run, source) | values)
+        cfg = TrainConfig(**all_settings(TrainConfig, values, run, source))
         try:
             if cfg.eval_only:
                 eval_only(cfg, run, values)

