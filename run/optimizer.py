@@ -17,12 +17,12 @@ class Optimizer:
         self.cfg = cfg
         self.names = {p: name for name, p in model.named_parameters()}
         exempt = {getattr(scheme, name) for scheme in model.schemes for name in scheme.no_decay}
-        muon = []
+        muon = defaultdict(list)  # the matrices of each shape
         decayed = []
         undecayed = []
         for p, name in self.names.items():
             if cfg.optimizer == "muon" and p.dim() == 2 and ".h." in name:
-                muon.append(p)
+                muon[p.shape].append(p)
             elif p.dim() >= 2 and p not in exempt:
                 decayed.append(p)
             else:
@@ -33,7 +33,8 @@ class Optimizer:
         ]
         self.parts = {"adamw": torch.optim.AdamW(groups, cfg.learning_rate, (cfg.beta1, cfg.beta2), fused=True)}
         if muon:
-            self.parts["muon"] = Muon(muon, cfg.muon_lr, cfg.weight_decay)
+            groups = [{"params": matrices} for matrices in muon.values()]
+            self.parts["muon"] = Muon(groups, cfg.muon_lr, cfg.weight_decay)
         self.groups = [group for part in self.parts.values() for group in part.param_groups]
         for group in self.groups:
             group["initial_lr"] = group["lr"]
@@ -70,14 +71,12 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self):
-        (group,) = self.param_groups
-        shapes = defaultdict(list)
-        for p in group["params"]:
-            if p.grad is not None:
-                shapes[p.shape].append(p)
+        for group in self.param_groups:  # one for each shape
+            params = group["params"]
+            rows, columns = params[0].shape
+            for p in params:
                 if not self.state[p]:
                     self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        for (rows, columns), params in shapes.items():
             grads = [p.grad for p in params]
             averages = [self.state[p]["momentum_buffer"] for p in params]
             torch._foreach_lerp_(averages, grads, 1 - group["momentum"])
