@@ -86,8 +86,8 @@ class World:
         seconds = min(timer.timeit(2).mean for _ in range(5))  # others may use the machine, too
         return self.size * 2 * n**3 / seconds
 
-    def place(self, tensors):
-        """Copies the tensors to this process's device."""
-        if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
-            return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
-        return [t.to(self.device) for t in tensors]
+    def place(self, tensor):
+        """Copies the tensor to this process's device."""
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()  # so that the GPU computes while the tensor is copied
+        return tensor.to(self.device, non_blocking=True)
