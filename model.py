@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from config import at_least, check_values, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
-MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
+MAX_LOGITS = 2**26  # above this many logits (on a GPU: 32 times as many), training computes the loss in chunks
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
@@ -93,8 +93,8 @@ class Block(nn.Module):
 
     def forward(self, x, context, cache=None):
         """x (B, T, C) -> (B, n, C): the tokens that `context` has queries for. n is T, except in `GPT.hidden`."""
-        n = len(context.q_pos)
-        x = x[:, -n:] + self.attn(self.ln_1(x), context, cache)
+        first = x.size(1) - len(context.q_pos)  # 0 makes no slice, and so no copy of a gradient; -n makes one
+        x = x[:, first:] + self.attn(self.ln_1(x), context, cache)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -220,7 +220,7 @@ class GPT(nn.Module):
             return self.lm_head(hidden), None
         hidden = self.hidden(idx, cache, positions=positions)
         targets = targets.flatten()
-        if len(targets) * self.config.vocab_size > MAX_LOGITS:
+        if len(targets) * self.config.vocab_size > MAX_LOGITS * (32 if hidden.is_cuda else 1):
             options = nn.LinearCrossEntropyOptions(batch_chunk_size=max(1, MAX_LOGITS // self.config.vocab_size))
             return None, F.linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets, options=options)
         logits = self.lm_head(hidden)
@@ -360,7 +360,7 @@ def average(q, k, v, mask, dropout_p, sink):
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
     is_causal = mask is None and Q > 1
     y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
-    return y[:, :, -Q:, :D]
+    return y[:, :, y.size(2) - Q :, :D]
 
 
 class KVCache:
@@ -505,9 +505,11 @@ class Sinusoidal(PositionScheme, name="sinusoidal"):
             raise ValueError(f"n_embd={config.n_embd} must be even: {config.pos_scheme} pairs its channels")
 
     def embed(self, x, pos):
-        angles = pos[:, None] * frequencies(x.size(-1), pos.device)  # (T, C/2)
-        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # (T, C), interleaved
-        return x + self.config.sinusoidal_size * math.sqrt(2) * table.to(x.dtype)
+        freqs = frequencies(x.size(-1), pos.device)
+        angles = pos[:, None] * freqs  # (T, C/2)
+        table = torch.stack((angles.sin(), angles.cos()), dim=-1)
+        table = table.flatten(-2).to(x.dtype)  # (T, C), interleaved
+        return x + self.config.sinusoidal_size * math.sqrt(2) * table
 
 
 class Learnable(PositionScheme, name="learnable"):
@@ -539,17 +541,28 @@ def rope_frequencies(config, device):
 
 
 def precompute_freqs_cis(pos, freqs, size=1.0):
-    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
+    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,), as real and imaginary parts: (T, D/2, 2) float32."""
     angles = pos[:, None] * freqs
-    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
+    return (size * torch.stack((angles.cos(), angles.sin()), dim=-1)).float()
 
 
 def apply_rotary_emb(x, freqs_cis):
-    """Reads the channel pairs (2j, 2j+1) of x (B, H, T, D) as complex numbers and multiplies them by freqs_cis."""
+    """Reads the channel pairs (2j, 2j+1) of x (B, H, T, D) as complex numbers and multiplies them by those of
+    freqs_cis (T, D/2, 2)."""
+    if torch.compiler.is_compiling():
+        return multiply_in_real_numbers(x, freqs_cis)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # there are no complex bfloat16 numbers
     pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, T, D/2)
-    pairs = pairs * freqs_cis
+    pairs = pairs * torch.view_as_complex(freqs_cis)
     return torch.view_as_real(pairs).flatten(-2).to(x.dtype)
+
+
+def multiply_in_real_numbers(x, freqs_cis):
+    """The same product for the compiler, which cannot fuse complex numbers."""
+    real, imag = x.unflatten(-1, (-1, 2)).unbind(-1)  # each (B, H, T, D/2)
+    cos, sin = freqs_cis.unbind(-1)
+    pairs = torch.stack((real * cos - imag * sin, real * sin + imag * cos), dim=-1)
+    return pairs.flatten(-2).to(x.dtype)
 
 
 class RoPE(PositionScheme, name="rope"):
@@ -603,12 +616,11 @@ def alibi_slopes(n_head):
 
 def widen(x, channels):
     """Adds channels (B|1, H|1, T|1, n) to x (B, H, T, D)."""
-    channels = channels.to(x.dtype)
+    channels = channels.to(x.dtype).expand(*x.shape[:3], -1)
+    x = torch.cat((x, channels), dim=-1)
     if x.is_cuda:  # its kernels need a multiple of 8 channels
-        width = x.size(-1) + channels.size(-1)
-        channels = F.pad(channels, (0, -width % 8))
-    channels = channels.expand(*x.shape[:3], -1)
-    return torch.cat((x, channels), dim=-1)
+        x = F.pad(x, (0, -x.size(-1) % 8))
+    return x
 
 
 class ALiBi(PositionScheme, name="alibi"):

@@ -24,13 +24,14 @@ from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
-from run.optimizer import Optimizer
+from run.optimizer import Optimizer, clip
 from run.script import Stop, script
 from run.start import all_settings, find_run, start
 from run.tracking import Pace, RunLog, WandbMode, check_project
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
 
+LONG_RUN = 2000  # steps: in a shorter run, compiling takes longer than it saves
 VAL_TOKENS = 65_536  # the most that are used to validate during training; --eval_only uses the whole validation text
 
 
@@ -71,7 +72,7 @@ class TrainConfig(GPTConfig):
     log_interval: config.Count = 10  # steps between log lines
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
-    compile: bool | None = None  # torch.compile; default: on a CUDA device only
+    compile: bool | None = None  # torch.compile; default: on a CUDA device, unless the run is short
     wandb_mode: WandbMode = "auto"  # auto: as you have set wandb, or online with a login, offline without
     wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
     wandb_group: str = ""  # default: the dataset
@@ -138,8 +139,8 @@ def train(cfg, run=None, source=None):
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {checkpoint.best_val_loss:.4f}")
         return checkpoint.best_val_loss
 
-    # compile the model, and average gradients over the processes
-    compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
+    # compile the model for a long run, and average gradients over the processes
+    compiled = world.device.type == "cuda" and cfg.max_iters - step >= LONG_RUN if cfg.compile is None else cfg.compile
     step_model = torch.compile(model) if compiled else model
     if world.size > 1:
         step_model = DistributedDataParallel(step_model, find_unused_parameters=bool(cfg.layers))
@@ -181,7 +182,7 @@ def train(cfg, run=None, source=None):
 
         # clip the gradient and update the weights
         share = optimizer.set_rates(step)
-        grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        grad_norm = clip(model, cfg.grad_clip or math.inf)
         optimizer.step()
         model.zero_grad()
         step += 1

@@ -159,14 +159,14 @@ class Batches:
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):
-        """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64, on the device."""
+        """Rows first … last−1 of a step: inputs and targets, (2, last − first, block_size) int64, on the device."""
         first_row = step * self.rows_per_step
         starts = np.array([self.start(first_row + r) for r in range(first, last)])
         rows = self.split.windows(starts, self.block_size)
+        batch = torch.stack((rows[:, :-1], rows[:, 1:]))  # in one piece, so that one copy brings both to a GPU
         if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
-            rows = rows.pin_memory()
-        rows = rows.to(self.device, non_blocking=True)
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+            batch = batch.pin_memory()
+        return batch.to(self.device, non_blocking=True)
 
     def start(self, row):
         """Where a row starts in the text. Rows are counted from the first step."""

@@ -47,7 +47,7 @@ MISTAKES = {
         "--pos_scheme=rope --layers=pos_scheme=none|pos_scheme=t5|rope_theta=0": "rope_theta=0",
         "--pos_scheme=alibi --sink": "alibi",
         "--vocab_size=5": "vocab_size=5",
-        "--init_from={rope} --n_layer=1 --n_embd=24": "transformer.wte.weight",
+        "--init_from={rope} --n_layer=1 --n_embd=24": "n_embd=16",
         # the text and the run
         "--block_size=100000": "block_size=100000",
         "--block_size=5000": "block_size=5000",

@@ -9,12 +9,13 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, assert_same_run, metrics
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import data
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device
-from run.optimizer import Optimizer, schedule
+from run.optimizer import Optimizer, clip, schedule
 from run.start import changed_settings
 from train import TrainConfig, main, train
 
@@ -191,7 +192,7 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     assert schedule(below_min_lr, 20) == schedule(below_min_lr, 100) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
     assert optimizer.set_rates(60) == pytest.approx(0.55)
-    assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, 0.055])
+    assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, *[0.055] * 4])
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -204,6 +205,45 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
         assert decays == {p: p.dim() >= 2 and p not in exempt for p in model.parameters()}
         assert len(decays) == sum(len(group["params"]) for group in groups)
         assert sum(len(group["params"]) for group in groups[2:]) == n_muon
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of torch's operators."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count += 1
+        return operator(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("size", [0, 1e-6, 1.0, 1e3])
+def test_muon_and_clipping_give_torchs_bits_in_few_calls(size):
+    cfg = TrainConfig(optimizer="muon", n_layer=12, n_head=2, n_embd=24)
+    ours = GPT(cfg.model_config(32))
+    theirs = GPT(cfg.model_config(32))
+    optimizer = Optimizer(ours, cfg)
+    matrices = [p for p in theirs.transformer.h.parameters() if p.dim() == 2]
+    muon = torch.optim.Muon(matrices, cfg.muon_lr, cfg.weight_decay)
+    for _ in range(3):
+        for p, copy in zip(ours.parameters(), theirs.parameters(), strict=True):
+            p.grad = size * torch.randn_like(p)
+            copy.grad = p.grad.clone()
+        with Calls() as clipping:
+            norm = clip(ours, 1.0)
+        assert norm == torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        with Calls() as stepping:
+            optimizer.step()
+        muon.step()
+    assert clipping.count <= 10
+    assert stepping.count <= 150  # torch's take 1,400
+    state = optimizer.state_dict()["muon"]
+    for name, copy in theirs.named_parameters():
+        if copy in muon.state:
+            assert torch.equal(ours.get_parameter(name), copy)
+            assert torch.equal(state[name].pop("momentum_buffer"), muon.state[copy]["momentum_buffer"])
+            assert not state.pop(name)
+    assert not state
 
 
 # ----------------------------------------------------------------------------------------------------------

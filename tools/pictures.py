@@ -48,7 +48,7 @@ def draw_matrices():
     figure, panels = figure_of(7, "How each scheme changes the scores: near keys are on the diagonal", 1.8, 2.4)
     distance = torch.arange(48)
     table = sinusoidal_table(48)
-    turns = untrained("rope").prepare(distance, None)  # (48, 16)
+    turns = torch.view_as_complex(untrained("rope").prepare(distance, None))  # (48, 16)
     curves = {  # by distance
         "none\nnothing": torch.zeros(48),
         "sinusoidal\np·p′": table @ table[0] / 128**0.5,
