@@ -23,7 +23,7 @@ from run.script import script
 class SampleConfig(Overrides):
     # what is written
     out_dir: config.PathName = "out/rope"  # also without --out_dir=: a run folder (its best.pt) or a .pt file
-    start: str = "\n"  # the prompt (another character if the text has no line ends); FILE:path reads it from a file
+    start: str = "\n"  # the prompt (\n: a line end, or another character in a text without); FILE:path: in a file
     num_samples: int = 3  # how many continuations of the prompt
     max_new_tokens: int = 500  # the length of a continuation
     stop: bool = False  # end a continuation where its document ends

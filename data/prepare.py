@@ -57,8 +57,9 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     docs_path = folder / f"{split}_docs.bin"
     n_bytes = 0
     n_empty = 0
+    n_changed = 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for name, text in tqdm(documents(), f"tokenising {split}", unit="doc"):
+        for i, (name, text) in enumerate(tqdm(documents(), f"tokenising {split}", unit="doc")):
             if not text:
                 n_empty += 1
                 continue
@@ -66,14 +67,19 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
                 tokens.write(np.array(tokenizer.eot, dtype))
             docs.write(np.int64(tokens.tell() // dtype.itemsize))
             try:
-                tokens.write(np.asarray(tokenizer.encode(text, plain=True), dtype))
+                ids = tokenizer.encode(text, plain=True)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+            tokens.write(np.asarray(ids, dtype))
             content = text.encode()
+            if i < 100 and tokenizer.decode_bytes(ids).strip() != content.strip():
+                n_changed += 1
             text_hash.update(content)
             n_bytes += len(content)
     if n_empty:
         print(f"left out of {split}: {n_empty:,} rows without text")
+    if n_changed:
+        print(f"note: the tokenizer changes or drops characters, in {n_changed} of the first 100 documents of {split}")
     if not n_bytes:
         raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
     return {

@@ -171,13 +171,13 @@ def split_named(name):
 
 
 def named_splits(files):
-    """(train, val) of {path: file}, if at least half of the paths name a split; what is named test is left out.
+    """(train, val) of {path: file}, if most of the paths name a split; what is named test is left out.
     Otherwise val is empty."""
     splits = {"train": {}, "val": {}, "test": {}, "": {}}
     for path, file in files.items():
         splits[split_named(path)][path] = file
     others = splits["val"] | splits["test"]
-    if not splits["train"] or not others or len(splits[""]) > len(files) / 2:
+    if not splits["train"] or not others or len(splits[""]) >= len(files) / 2:
         return files, {}
     print(f"by their names: {len(splits['val'])} files for validation; left out: {len(splits['test'])} for tests")
     return splits["train"] | splits[""], splits["val"]
@@ -218,7 +218,7 @@ def read_rows(tables, rows_in, column):
                 if not isinstance(text, str | None):
                     raise ValueError(
                         f"--column={column!r} is {'missing' if text is row else type(text).__name__}, not text; "
-                        f"the columns are {', '.join(columns)}"
+                        f"the columns are {', '.join(columns) or 'none'}"
                     )
                 (text or "").encode()  # an error for half a surrogate pair
                 yield f"{table}, row {number}", text or ""

@@ -118,7 +118,8 @@ class HubTokenizer:
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=plain, verbose=False)
 
     def decode_bytes(self, ids):
-        return b"".join(map(self.token_bytes, self.tokenizer.convert_ids_to_tokens(ids)))
+        tokens = self.tokenizer.convert_ids_to_tokens(ids)  # None for an id that no token has
+        return b"".join(map(self.token_bytes, filter(None, tokens)))
 
     def token_bytes(self, token):
         if self.bytes.keys() >= set(token):

@@ -145,11 +145,17 @@ def main(argv):
     given = [int(n) for n in cfg.lengths.split(",") if n.isdecimal()]
     is_recall = dataset.meta["source"]["text"] == recall.SOURCE
     if is_recall:
+        if dataset.tokenizer.spec["kind"] != "char":
+            raise ValueError(f"{dataset.name} is not in characters: python -m data.prepare recall")
         lengths = given or [recall.NEAREST * 2**k for k in range(9)]
         answer = partial(answer_recall, cfg, lengths, dataset)
     else:
         task = tasks.task_of(dataset)
         lengths = sorted({*TRAINED, *(given or FURTHER)})
+        for n in lengths:
+            distinct = len({*tasks.fresh_examples(task, n, cfg.examples, cfg.seed)})
+            if distinct < cfg.examples:
+                print(f"note: of the {cfg.examples} examples of {n} symbols, {distinct} are different")
         answer = partial(answer_task, cfg, task, lengths, dataset)
     measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": 1, "seed": cfg.seed}
     examples = np.arange(cfg.examples)

@@ -21,15 +21,6 @@ from sample import SampleConfig, find_prompt
 # Texts and their documents
 
 
-def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
-    folder = write_texts(tmp_path / "texts", n=30)
-    ds = prepare(tmp_path, folder)
-    contents = {path.read_text() for path in folder.iterdir()}
-    assert {*documents(ds, ds.train), *documents(ds, ds.val)} == contents
-    assert 0.08 < len(ds.val.tokens) / sum(map(len, contents)) < 0.2
-    assert ds.meta["splits"]["val"]["bytes"] == len(ds.val.tokens)
-
-
 def test_tiny_shakespeare_is_nanogpts(tmp_path, monkeypatch, gpt2_bpe):
     text = shared("tinyshakespeare.txt").read_text()
     monkeypatch.setattr(texts, "SHAKESPEARE", shared("tinyshakespeare.txt").as_uri())

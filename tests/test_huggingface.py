@@ -87,11 +87,17 @@ def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(k
     assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == "a 🙂<|endoftext|>".encode()
 
 
-def test_a_tokenizer_is_known_by_its_name_and_vocabulary(tmp_path, monkeypatch, refused):
+def test_a_tokenizer_is_known_by_its_name_and_vocabulary(tmp_path, monkeypatch, refused, capsys):
     kind = write_tokenizer(tmp_path / "model")
     flags = [write(tmp_path / "a.jsonl"), f"--name={tmp_path}/set", f"--tokenizer={kind}"]
     assert main([*map(str, flags)]) == 0
     assert data.load(f"{tmp_path}/set").tokenizer.spec == named_tokenizer(kind).spec
+    assert "changes or drops" not in capsys.readouterr().out
+    vocabulary = {character: i for i, character in enumerate("dmt")}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))  # it drops all other characters
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "model")
+    main([*map(str, flags), "--overwrite"])
+    assert "changes or drops characters, in 27 of" in capsys.readouterr().out
     write_tokenizer(tmp_path / "model", vocabulary=290)
     with pytest.raises(ValueError, match="model has changed"):
         data.load(f"{tmp_path}/set")
@@ -101,7 +107,7 @@ def test_a_tokenizer_is_known_by_its_name_and_vocabulary(tmp_path, monkeypatch, 
 
 
 def test_rows_without_text_are_not_drawn_for_validation(tmp_path):
-    rows = [text for text in TEXTS for text in (text, "", "")]
+    rows = [text for text in TEXTS for text in ("", text)]
     ds = prepare(tmp_path, write(tmp_path / "a.jsonl", rows), CHAR)
     assert len(ds.val.docs) == 3 and len(ds.train.docs) == 27
 
