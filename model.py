@@ -734,7 +734,9 @@ class GPTConfig(LayerConfig):
         if name != self.pos_scheme:
             scheme = find_scheme(name)
             if scheme.embeds or (self.scheme_class.embeds and scheme is NoPE):
-                raise ValueError(f"no layer can be {name} under pos_scheme={self.pos_scheme}: all get one embedding")
+                raise ValueError(
+                    f"all layers get the embedding of pos_scheme={self.pos_scheme}: some cannot have {name}"
+                )
             names = {"pos_options", *self.scheme_class.reads} - {*scheme.reads}
             settings = {name: getattr(GPTConfig, name) for name in names} | settings
         return replace(self, layers="", **settings)

@@ -134,14 +134,17 @@ def initialise(model, source, dataset):
         messages.append(f"layers: {model.config.layers}")
     messages += copy_weights(model.transformer, trained.transformer, "transformer")
     names = {module: name for name, module in model.named_modules()}
+    pairs = [*zip(model.schemes, trained.schemes, strict=True)]
+    if model.pos not in model.schemes:
+        pairs.append((model.pos, trained.pos))
     sources = {}
-    for new, old in zip((*model.schemes, model.pos), (*trained.schemes, trained.pos), strict=True):
+    for new, old in pairs:
         if new not in sources:
             sources[new] = old
             messages += copy_weights(new, old, names[new])
             if type(new) is type(old):
                 new.start_from(old.config)
-        elif sources[new] is not old and old is not trained.pos and old.state_dict():
+        elif sources[new] is not old and old.state_dict():
             raise ValueError(f"{source.path} has layers with different weights, which would share {names[new]} now")
     return messages
 
@@ -155,7 +158,7 @@ def copy_weights(new, old, name):
         for key, p in new.state_dict().items():
             w = weights.get(key, p)
             if len(w) != len(p):
-                weights[key] = torch.cat((w[: len(p)], p[len(w) :]))
+                weights[key] = torch.cat((w[: len(p)].to(p), p[len(w) :]))
                 messages.append(f"{name}.{key} keeps its first {min(len(w), len(p))} rows")
         keys = new.load_state_dict(weights, strict=False)
     except RuntimeError:
