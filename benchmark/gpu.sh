@@ -14,13 +14,13 @@ PATH=$(python3 -c 'import sys; print(sys.prefix)')/bin:$PATH  # where python is 
 mkdir -p "$work"
 echo 'layers = "window=1/2 *3 | pos_scheme=none"' >"$work/half.py"
 
-steps=800 small="" first="" tests="-n 8" bench="--block_size=1024 --batch_size=16 --rounds=20" blocks=256
+steps=800 small="" first="" tests="-n 8" bench="--block_size=1024 --batch_size=16 --rounds=20" blocks="--blocks=256 --block_tokens=32"
 ours="--max_iters=700 --warmup_iters=30 --min_lr=0 --decay=linear" theirs=""
 model="--n_layer=16 --n_head=8 --n_embd=512 --block_size=512 --batch_size=64" window=512
 lengths=128,512,1024,2048,8192
 if [ "${SIZE:-}" = tiny ]; then
   steps=6 small="--n_layer=4 --n_head=2 --n_embd=16 --batch_size=2" first="--max_iters=4 --out_dir=out/gpu" tests="-n 1"
-  bench="--block_size=32 --rounds=1" blocks=20 ours="--max_iters=6"
+  bench="--block_size=32 --rounds=1" blocks="--blocks=20 --block_tokens=4" ours="--max_iters=6"
   model="--block_size=32 $small" window=32 lengths=16,32,64
   theirs="--max_iters=2 --batch_size=2 --eval_iters=1 --device=cpu --dtype=float32 --compile=False"
 fi
@@ -98,7 +98,7 @@ options() {  # options NAME: what distinguishes a model
 }
 
 score() {  # score NAME: without a window, and with one of the training length
-  local scored="--blocks=$blocks --block_tokens=32 --lengths=$lengths --results_dir=$work/results --keep=$work/kept"
+  local scored="$blocks --lengths=$lengths --results_dir=$work/results --keep=$work/kept"
   part "score-$1" 120 python eval_length.py "$work/runs/$1" $scored
   case $1 in rope* | alibi*) part "window-$1" 120 python eval_length.py "$work/runs/$1" $scored --window=$window ;; esac
 }

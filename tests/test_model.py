@@ -376,6 +376,13 @@ def test_training_compiles_into_one_graph_once(scheme):
         loss.backward()
 
 
+def test_compiled_rotations_equal_the_complex_products_bit_for_bit():
+    x = randn(2, 3, 40, 16)
+    freqs_cis = M.precompute_freqs_cis(torch.arange(40), M.frequencies(16, x.device))
+    compiled = torch.compile(M.apply_rotary_emb, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, freqs_cis), M.apply_rotary_emb(x, freqs_cis))
+
+
 def test_a_sink_is_the_same_with_padded_channels(monkeypatch):
     """A GPU's kernels need a multiple of 8 channels."""
     model = build("t5", sink=True)
