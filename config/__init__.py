@@ -118,8 +118,7 @@ def types_of(cls, key):
 
 def parts_of(annotation, kind):
     """The types (kind: type), the choices (str) or the range (int) in the annotation of a field."""
-    parts = typing.get_args(annotation) or [annotation]
-    return [part for part in parts if isinstance(part, kind)]
+    return [part for part in typing.get_args(annotation) or [annotation] if isinstance(part, kind)]
 
 
 def convert(key, given, types):

@@ -20,11 +20,12 @@ class HuggingFaceConfig:
 
 
 def import_transformers():
-    """Hugging Face's optional package, set to report only errors."""
+    """Hugging Face's optional package, set to report only errors and downloads."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.hf_hub_utils.enable_progress_bars()
     return transformers
 
 
