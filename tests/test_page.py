@@ -1,4 +1,4 @@
-"""The page computes what the models compute, in a browser: apt-get install chromium."""
+"""The page computes what the models compute, in a browser (apt-get install chromium)."""
 
 import base64
 import fcntl
@@ -100,7 +100,7 @@ class Browser:
         """Waits until an expression is true."""
         start = time.monotonic()
         while not self.js(code):
-            assert time.monotonic() - start < 60, code
+            assert time.monotonic() - start < 180, code
             time.sleep(0.05)
 
 

@@ -158,6 +158,7 @@ function lengthwise() {
   }
   class Model {
     constructor(file) {
+      if (file.config.n_embd / file.config.n_head % 4 !== 0) throw Error("the head size must be a multiple of 4");
       Object.assign(this, file);
       this.weights = readWeights(file);
       this.layerSchemes = file.schemes.map(name => new SCHEMES[name](file.config, this.weights));
