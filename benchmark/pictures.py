@@ -4,11 +4,22 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import FAR, ROOT, has_row, losses_of, read_row, read_rows, recall_of, rise_of, task_of
+from benchmark.results import (
+    ROOT,
+    has_row,
+    losses_of,
+    parts_of,
+    read_row,
+    read_rows,
+    recall_of,
+    rise_of,
+    task_of,
+)
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
 STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # the folder of each number of steps
+LEARNERS = ("none", "learnable", "alibi", "rope", "t5", "fox5", "rope_nope")
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
@@ -117,7 +128,7 @@ def draw_decision():
 
 def draw_larger():
     """Models of twenty times the size."""
-    title = "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens"
+    title = "With 17M parameters, RoPE fails and ALiBi rises; under a window, RoPE stays level"
     notes = "three models of each scheme unless a label says otherwise; thin: single models"
     figure, (axes,) = figure_of(1, title, 8, 5, notes)
     draw_losses(axes, read_rows("larger"), models=3, unit="token")
@@ -126,7 +137,11 @@ def draw_larger():
 
 def draw_models():
     """The positions of well-known models, without windows and with them."""
-    figure, panels = figure_of(2, "", 7, 5, "three models of each recipe; thin: single models")
+    notes = (
+        "three models with the layers of each recipe (inkling, gemma3, gemma4, olmo3 and glm4 without their QK-norm); "
+        "thin: single models"
+    )
+    figure, panels = figure_of(2, "", 7, 5, notes)
     recipes = {
         "All layers see everything": "rope,smollm3,glm4,key_offset,alibi_offset",
         "Some layers have a window of 32": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,gpt_oss_without_sinks,"
@@ -155,46 +170,6 @@ def draw_onset():
     return figure
 
 
-def draw_seeing():
-    """A point for each scheme with kept answers: does its loss rise on text, and does it find what is far?"""
-    figure, (axes,) = figure_of(1, "No scheme is both flat (bottom) and finds nearly all far facts (right)", 8, 5)
-    points = []
-    for name in [*read_rows("recall"), "window/rope-window128"]:
-        by_distance, n_models = recall_of(name)
-        found = 100 * by_distance[FAR]  # by each model that learned the task
-        if len(found):
-            points.append((found.mean(), name, found, n_models))
-    points.sort()
-    axes.set_ylim(-0.03, 0.3)
-    ends = []  # of those above the picture
-    before = (0, 0)
-    height = 5
-    styles = line_styles((Path(name).name,) for _, name, *_ in points)
-    for style, (mean, name, found, n_models) in zip(styles, points, strict=True):
-        risen = rise_of(read_row(name))
-        rise = risen["mean"]
-        span = [[mean - found.min()], [found.max() - mean]]
-        axes.errorbar(mean, rise, risen["width"], span, elinewidth=0.8, **style | {"linestyle": "none"})
-        label = Path(name).name
-        if len(found) < n_models:
-            label += f" ({len(found)} of {n_models} models)"
-        if rise > 0.3:
-            ends.append((f"{label} rises by {rise:.2f} and finds {mean:.0f}%", style, (mean, rise)))
-            continue
-        is_near = np.allclose(before, (mean, rise), atol=(5, 0.02))
-        height = height + 12 if is_near else 5
-        side = {"xytext": (5, height), "ha": "left"} if mean < 75 else {"xytext": (-5, height), "ha": "right"}
-        axes.annotate(label, (mean, rise), textcoords="offset points", fontsize=9, color=style["color"], **side)
-        before = (mean, rise)
-    axes.set(
-        xlabel="far facts found by the models that learned the task, and their range (%)",
-        ylabel="rise of the loss from its best length (nats; ±: 95%)",
-    )
-    axes.grid(alpha=0.25)
-    label_ends(axes, ends)
-    return figure
-
-
 def draw_steps():
     """The losses at 1× and at 16× against the steps of training."""
     notes = "thin lines: single models; 850 steps: five models of each scheme"
@@ -220,14 +195,14 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "copy: RoPE at sampled positions",
+        "copy": "copy: sampled positions, at 0, 1, 2, … and as trained",
         "reverse": "reverse: fox5, two models of three",
         "sort": "sort: fox5, learned positions and none",
     }
     figure, panels = figure_of(3, "", 5, 4.5, notes)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
-        for name in ("none", "learnable", "alibi", "rope", "rope_sampled", "t5", "fox5", "rope_nope"):
+        for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512"):
             exact, has_learned = task_of(f"{task}/{name}")
             if has_learned.any():
                 curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
@@ -236,7 +211,31 @@ def draw_tasks():
     return figure
 
 
+def draw_tokens():
+    """Which tokens gain and lose past the training length."""
+    notes = "parts of Δ, by where a token and the four before it were seen; they add up to Δ; bars: 95% intervals"
+    figure, panels = figure_of(2, "", 6, 4, notes)
+    titles = {
+        ("tokens", 2): "Small models at twice the training length",
+        ("tokens/larger", 4): "ALiBi on BPE tokens at four times the training length",
+    }
+    for axes, (call, title) in zip(panels, titles.items(), strict=True):
+        rows = parts_of(*call)
+        rows = {name: parts for name, parts in rows.items() if parts["Δ"][0] < FAILED}
+        _, *classes = next(iter(rows.values()))
+        for i, (words, style) in enumerate(zip(classes, line_styles(zip(classes)), strict=True)):
+            means, widths = np.transpose([parts[words] for parts in rows.values()])
+            heights = np.arange(len(rows)) + (i - 1) / 5
+            axes.errorbar(means, heights, xerr=widths, label=words, **style | {"linestyle": "none"})
+        axes.set_yticks(range(len(rows)), rows)
+        axes.invert_yaxis()
+        axes.axvline(0, color="0.6", linewidth=1, zorder=0)
+        axes.set(title=title, xlabel="part of Δ (nats)")
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
 if __name__ == "__main__":
-    for draw in (draw_decision, draw_larger, draw_models, draw_onset, draw_seeing, draw_steps, draw_tasks):
+    for draw in (draw_decision, draw_larger, draw_models, draw_onset, draw_steps, draw_tasks, draw_tokens):
         name = draw.__name__.removeprefix("draw_")
         draw().savefig(ROOT / "docs" / f"{name}.png")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.answers import learned, right_of
-from evaluation.rows import Row
+from evaluation.rows import TOKENS, Row
 from evaluation.statistics import FLAT, interval, pair, rise, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,17 +61,25 @@ class Value:
     mean: float
     width: float  # the half-width of its ±
     seeds: int  # the fewest of the rows in it
+    by_file: np.ndarray  # the mean of each file
 
     def __str__(self):
         return signed(self.mean, self.width)
+
+    @property
+    def agreeing(self):
+        """How many files have the sign of the mean."""
+        return int(np.sum(np.sign(self.by_file) == np.sign(self.mean)))
 
 
 def value_of(expression, folder="."):
     """The Value of  rope@16, a row's loss at 16 times its training length, of  Δrope@16, that minus its loss at 1×, of
     Δrope@16/2, minus its loss at 2×, or of a difference,  t5 - alibi@8, at 8 times the training length of the last;
     @4,8 is the mean of both. alibi:foreign@16 is what the true context gains over a foreign one, measured
-    by evaluation.context. ValueError for rows that were scored on different blocks."""
-    names, _, at = expression.rpartition("@")
+    by evaluation.context. "… without 671,672" leaves two files out, by their numbers in the text. ValueError for rows
+    that were scored on different blocks."""
+    measured, _, left_out = expression.partition(" without ")
+    names, _, at = measured.rpartition("@")
     at, _, origin = at.partition("/")
     multiples = [float(n) for n in at.split(",")]
     names = names.split(" - ")
@@ -94,8 +103,30 @@ def value_of(expression, folder="."):
         return np.mean(parts, axis=0)
 
     terms = [(row.models, (-1 if n else 1) * values(names[n], row)) for n, row in enumerate(rows)]
-    mean, width = interval(pair(terms), rows[0].documents)
-    return Value(mean, width, min(len(row.seeds) for row in rows))
+    files = rows[0].documents
+    counted = ~np.isin(files, [int(file) for file in left_out.split(",") if file])
+    groups = [group[:, counted] for group in pair(terms)]
+    files = files[counted]
+    mean, width = interval(groups, files)
+    blocks = sum(group.mean(axis=0) for group in groups)
+    by_file = np.array([blocks[files == file].mean() for file in np.unique(files)])
+    return Value(mean, width, min(len(row.seeds) for row in rows), by_file)
+
+
+def parts_of(folder, multiple):
+    """{name: {title: (mean, width)}} of the rows of a folder with losses of tokens: Δ at a multiple of the training
+    length, and the parts of it that the classes of tokens have, which add up to it."""
+    classes = np.load(BENCHMARK / folder / "seen.npy")
+    masks = {"Δ": np.ones(classes.shape)}
+    for i, title in enumerate(CLASSES):
+        mask = classes == i
+        masks[f"{title} ({mask.mean():.0%})"] = mask
+    parts = {}
+    for name, row in read_rows(folder).items():
+        far = row.arrays[f"{row.trained * int(multiple)}{TOKENS}"]
+        deltas = far - row.arrays[f"{row.trained}{TOKENS}"]
+        parts[name] = {title: interval([(deltas * mask).mean(axis=2)], row.documents) for title, mask in masks.items()}
+    return parts
 
 
 def rise_of(row):
@@ -124,24 +155,11 @@ def recall_of(name):
     return {n: answers.mean(axis=1)[has_learned] for n, answers in right.items()}, len(has_learned)
 
 
-def task_of(name):
-    """Of a row such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, and which
-    models learned the task. {} and an empty array if there is no such row."""
+def task_of(name, where=""):
+    """Of a row such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, alone in
+    the window or, with "_behind", behind other examples; and which models learned the task. {} and an empty array if
+    there is no such row."""
     if not has_row(f"tasks/{name}"):
         return {}, np.empty(0, bool)
-    exact = right_of(read_row(f"tasks/{name}").arrays, "exact-")
-    return exact, learned(exact)
-
-
-def exact_value(expression):
-    """The Value of  copy/alibi, the mean share of exact answers at 25, 30 and 40 symbols, or of  copy/alibi -
-    copy/none. ValueError if fewer than two models of a row learned its task."""
-    groups = []
-    for sign, name in zip((1, -1), expression.split(" - "), strict=False):
-        exact, has_learned = task_of(name)
-        groups.append(sign * np.mean([exact[n][has_learned] for n in (25, 30, 40)], axis=0))
-    fewest = min(map(len, groups))
-    if fewest < 2:
-        raise ValueError(f"{expression}: fewer than two models learned the task")
-    mean, width = interval(groups, np.arange(groups[0].shape[1]))  # each example has a text of its own
-    return Value(mean, width, fewest)
+    arrays = read_row(f"tasks/{name}").arrays
+    return right_of(arrays, f"exact{where}-"), learned(right_of(arrays, "exact-"))

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from evaluation.windows import Scorer
 
 from benchmark.tables import deltas
-from evaluation.windows import Scorer
 from model import GPT, GPTConfig
 from tools.page import model_of as model_of_run
 

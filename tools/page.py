@@ -11,11 +11,12 @@ import base64
 import json
 import re
 
+from evaluation.windows import choose_blocks
+
 import data
 from benchmark.results import BENCHMARK, losses_of, read_lines, rise_of
 from benchmark.tables import deltas
 from evaluation.statistics import verdict
-from evaluation.windows import choose_blocks
 from run.checkpoint import load_checkpoint, own_settings
 from run.script import script
 
