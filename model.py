@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from config import at_least, check_values, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
-MAX_LOGITS = 2**26  # above this many logits (on a GPU: 32 times as many), training computes the loss in chunks
+MAX_LOGITS = 2**26  # above this many logits, the loss is computed without keeping them
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
@@ -220,9 +220,8 @@ class GPT(nn.Module):
             return self.lm_head(hidden), None
         hidden = self.hidden(idx, cache, positions=positions)
         targets = targets.flatten()
-        if len(targets) * self.config.vocab_size > MAX_LOGITS * (32 if hidden.is_cuda else 1):
-            options = nn.LinearCrossEntropyOptions(batch_chunk_size=max(1, MAX_LOGITS // self.config.vocab_size))
-            return None, F.linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets, options=options)
+        if len(targets) * self.config.vocab_size > MAX_LOGITS:
+            return None, LargeLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)
         logits = self.lm_head(hidden)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets)
         return logits, loss
@@ -361,6 +360,29 @@ def average(q, k, v, mask, dropout_p, sink):
     is_causal = mask is None and Q > 1
     y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
     return y[:, :, y.size(2) - Q :, :D]
+
+
+class LargeLoss(torch.autograd.Function):
+    """Mean cross-entropy, in nats, of the logits hidden (N, C) @ weight.T (V, C) for the targets (N,). Already the
+    forward pass replaces the logits by their gradient, so the two never take memory together, and the compiler makes
+    one pass over them. (F.linear_cross_entropy ignores autocast, and cannot be compiled.)"""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets):
+        logits = F.linear(hidden, weight)
+        log_probs = logits.float().log_softmax(dim=-1)
+        loss = F.nll_loss(log_probs, targets)
+        if ctx.needs_input_grad[0]:
+            ids = torch.arange(len(weight), device=targets.device)
+            grad = log_probs.exp_() - (ids == targets[:, None]).float()
+            grad = (grad / len(hidden)).to(logits.dtype)
+            ctx.save_for_backward(grad @ weight, grad.T @ hidden)
+        return loss
+
+    @staticmethod
+    def backward(ctx, scale):
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return scale * grad_hidden, scale * grad_weight, None
 
 
 class KVCache:
