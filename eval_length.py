@@ -24,7 +24,7 @@ from tqdm import tqdm
 import config
 import data
 from evaluation.pictures import draw_losses
-from evaluation.rows import TOKENS, RunsConfig, code_hash, name_differences, open_runs, rows_of, save_results
+from evaluation.rows import TOKENS, RunsConfig, code_hash, open_runs, print_differences, rows_of, save_results
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, pair, rise
 from run import files, tracking
 from run.checkpoint import own_settings
@@ -38,13 +38,12 @@ class EvalConfig(RunsConfig):
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
     blocks: int = 256  # how many places of the text are scored, if it has room for them
     block_tokens: int = 0  # targets in a block; 0: 8, or a quarter of the shortest length if that is less
-    seed: int = 1337  # for the choice of blocks
+    seed: config.Seed = 1337  # for the choice of blocks
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
     wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
 
     def __post_init__(self):
         super().__post_init__()
-        config.at_least(0, self, "seed", "block_tokens")
         config.at_least(2, self, "blocks")
         tracking.check_project(self.wandb_project)
 
@@ -76,9 +75,12 @@ def count_targets(cfg, lengths):
 
 
 def choose_blocks(split, longest, scored, n, seed):
-    """Where n blocks of `scored` consecutive targets end, and the document of each: both (n,). Blocks are evenly spread
-    over the text behind the part that chose the checkpoints. Those whose longest context lies in one document come
-    first; contexts cross documents, as they do in training, only if these are too few."""
+    """The place of the last target of n blocks, and the document of each: both (n,). Of a block that ends at e, the
+    targets are tokens[e − scored + 1 : e + 1], and the window is tokens[e − length : e + 1], at every length.
+
+    Blocks are evenly spread, from one random offset, over the text after the part on which checkpoints were chosen.
+    Those whose longest window lies in one document come first; windows cross documents, unmasked as in training, only
+    if these are too few."""
     first = max(longest, data.tuning_part(len(split.tokens)) + scored)
     ends = np.arange(first, len(split.tokens), scored)
     if len(ends) < 2:
@@ -109,23 +111,25 @@ def choose_blocks(split, longest, scored, n, seed):
 
 @torch.no_grad()
 def score(model, windows, scored, device, dtype, max_position=0):
-    """The losses in nats of the last `scored` predictions of each window (windows, length + 1), and whether the
-    likeliest token is right: (2, windows, scored)."""
+    """The losses in nats of the last `scored` predictions of each window, and whether the likeliest token is right (1
+    or 0): together (2, B, scored). windows: (B, length + 1). The model is in evaluation mode."""
     length = windows.size(1) - 1
     n_tokens = 2**17 if device.type == "cuda" else 2**12  # in one forward pass: with more, a CPU is slower
-    rows = max(1, min(n_tokens // length, 2**12 // scored))
+    batch = max(1, min(n_tokens // length, 2**12 // scored))  # the second: so that the logits fit
     losses = []
     right = []
-    for first in tqdm(range(0, len(windows), rows), f"{length:,} tokens", leave=False, disable=None):
-        window = windows[first : first + rows].to(device)
+    for first in tqdm(range(0, len(windows), batch), f"{length:,} tokens", leave=False, disable=None):
+        window = windows[first : first + batch].to(device)
         targets = window[:, -scored:]
         positions = None
-        if max_position:  # a context shorter than those of training has gaps as there
-            positions = data.sampled_positions(max(length, model.config.block_size), max_position, (length, first))
-            positions = positions[:length]
+        if max_position:
+            # the model was trained at block_size positions, sampled and sorted; of as many, a shorter context takes the
+            # first, so that its gaps are as wide
+            n = max(length, model.config.block_size)
+            positions = data.sampled_positions(n, max_position, seed=(length, first))[:length]
         with autocast(device, dtype):
             hidden = model.hidden(window[:, :-1], last=scored, positions=positions)
-        logits = model.lm_head(hidden.float())  # (rows, scored, V), in float32 whatever the dtype
+        logits = model.lm_head(hidden.float())  # (batch, scored, V), in float32 whatever the dtype
         losses.append(F.cross_entropy(logits.mT, targets, reduction="none").cpu())
         right.append((logits.argmax(-1) == targets).cpu())
     return torch.stack([torch.cat(losses), torch.cat(right)]).numpy()
@@ -139,9 +143,11 @@ def measure(cfg, run, windows, scored):
     dtype = pick_dtype(cfg.dtype, device)
     model_config = run.config_with(cfg, length, cfg.attention_temperature)
     inputs = {
-        "model": [run.hash, own_settings(model_config), code_hash(model_config)],
+        "weights": run.hash,
+        "config": own_settings(model_config),
+        "code": code_hash(model_config),
         "text": hashlib.sha256(windows.numpy()).hexdigest(),
-        "how": [scored, str(dtype), cfg.max_position],
+        "how": [scored, str(dtype), cfg.max_position, device.type if cfg.max_position else ""],
     }
     path = run.folder / f"scores-{files.json_hash(inputs)[:12]}.npy"
     if not path.exists():
@@ -162,19 +168,32 @@ def measure_lengths(cfg, split, lengths, scored, ends, run):
     arrays = {}
     for length in lengths:
         if length <= (run.config.max_positions or length):
-            losses, _ = measure(cfg, run, split.windows(ends - length, length), scored)
+            windows = split.windows(ends - length, length)  # (blocks, length + 1)
+            losses, _ = measure(cfg, run, windows, scored)  # evaluation/answers.py asks which are right
             arrays[str(length)] = losses.mean(axis=1, dtype=float)
-            arrays[f"{length}{TOKENS}"] = losses
+            arrays[f"{length}{TOKENS}"] = losses  # for --keep
     return arrays
 
 
 # ----------------------------------------------------------------------------------------------------------
 # The numbers, and the tables
+#
+# A row of the tables is made of runs that differ only in their seed (evaluation/rows.py):
+#   row.losses     {length: (seeds, blocks)}: the mean loss of each block
+#   row.documents  (blocks,): the document of each block
+#   row.trained    the training length
 
 
 def numbers_of(row, reference):
-    """What is shown of a row, as plain types. By length: its loss; Δ, which is minus the loss at the training length;
-    and minus the loss of the reference row on the same targets. A width is the ±, half of a 95% interval."""
+    """What is shown of a row, as plain types. By length n:
+
+    loss   the mean over blocks and seeds
+    delta  loss(n) − loss(training length)
+    minus  loss(n) − loss(n) of the reference row
+
+    Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
+    interval by Student's t over whole documents, whose blocks are alike, and over the seeds (evaluation/statistics.py).
+    """
     by_length = {}
     for n, losses in row.losses.items():
         mean, width = interval([losses], row.documents)
@@ -183,7 +202,7 @@ def numbers_of(row, reference):
         if n in reference.losses:
             groups = pair([(row.models, losses), (reference.models, -reference.losses[n])])
             numbers["minus"], numbers["minus_width"] = interval(groups, row.documents)
-        by_length[n] = numbers | {"seeds": losses.mean(axis=1).tolist()}
+        by_length[n] = numbers | {"by_seed": losses.mean(axis=1).tolist()}
     about = {"scheme": row.scheme, "training_length": row.trained, "seeds": row.seeds}
     return about | {"lengths": by_length, "rise": rise(row.losses, row.trained, row.documents)}
 
@@ -239,20 +258,20 @@ the lowest at a shorter one, from the training length on. flat: rise + ± is bel
 # The command
 
 
-def log(cfg, id, dataset, results):
+def log(cfg, name, dataset, results):
     """Logs the losses of rows to wandb, a run for each, against log2 of the length."""
     x = "x/log2 of the length"
     charts = {}
-    for name, result in results.items():
+    for row, result in results.items():
         points = []
         for n, numbers in result["lengths"].items():
             points.append({x: np.log2(n), "length/loss": numbers["loss"], "length/delta": numbers["delta"]})
-        charts[Path(name).name] = {"scheme": result["scheme"]}, points
+        charts[row] = {"scheme": result["scheme"]}, points
     init = {
         "project": cfg.wandb_project,
         "group": Path(dataset.name).name,
         "job_type": "eval_length",
-        "name": f"{id}-{time.strftime('%Y%m%d-%H%M%S')}",
+        "name": f"{name}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
     }
     tracking.publish(charts, cfg.wandb_mode, {"length": x}, init)
@@ -262,7 +281,7 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
 
     # the models and the targets
-    runs, kept, dataset = open_runs(cfg)
+    runs, kept, dataset = open_runs(cfg)  # kept: rows that --keep wrote to files
     trained = {run.config.block_size for run in runs.values()} | {row.trained for row in kept.values()}
     lengths = choose_lengths(cfg, trained)
     scored = count_targets(cfg, lengths)
@@ -281,16 +300,16 @@ def main(argv):
         )
 
     # the losses: a row for runs that differ only in their seed
-    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
+    how = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
     measure_run = partial(measure_lengths, cfg, dataset.val, lengths, scored, ends)
-    rows = rows_of(cfg, runs, dataset, lengths[-1], measured, ends, documents, measure_run) | kept
+    rows = rows_of(cfg, runs, dataset, lengths[-1], how, ends, documents, measure_run) | kept
 
-    # the numbers: the lowest loss at the longest length comes first, and the first run named is the reference
+    # the numbers: the lowest loss at the longest length comes first; the reference is the first run, or else that
     order = sorted(rows, key=lambda name: rows[name].losses.get(lengths[-1], np.array(np.inf)).mean())
     reference = next(iter(rows)) if runs else order[0]
     results = {name: numbers_of(rows[name], rows[reference]) for name in order}
     print_report(results, lengths, reference)
-    name_differences(rows, reference)
+    print_differences(rows, reference)
 
     # what was measured is saved first, logged second, drawn last
     path = save_results(cfg, "length", dataset, results)

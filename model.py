@@ -363,9 +363,9 @@ def average(q, k, v, mask, dropout_p, sink):
 
 
 class LargeLoss(torch.autograd.Function):
-    """Mean cross-entropy, in nats, of the logits hidden (N, C) @ weight.T (V, C) for the targets (N,). Already the
-    forward pass replaces the logits by their gradient, so the two never take memory together, and the compiler makes
-    one pass over them. (F.linear_cross_entropy ignores autocast, and cannot be compiled.)"""
+    """Mean cross-entropy, in nats, of the logits hidden (N, C) @ weight.T (V, C) for the targets (N,). The forward pass
+    computes the gradient as well, so that no logits wait for the backward pass. (F.linear_cross_entropy ignores
+    autocast, and cannot be compiled.)"""
 
     @staticmethod
     def forward(ctx, hidden, weight, targets):

@@ -28,12 +28,11 @@ BEHIND = "_behind"  # in the name of an array: behind block_size tokens of other
 class AnswersConfig(RunsConfig):
     lengths: str = ""  # symbols of an example, such as 20,40,80; for recall, characters back to a fact
     examples: int = 200  # how many of each length
-    seed: int = 1337  # for the examples
+    seed: config.Seed = 1337  # for the examples
 
     def __post_init__(self):
         super().__post_init__()
         config.at_least(2, self, "examples")
-        config.at_least(0, self, "seed")
 
 
 def encode(examples, tokenizer):

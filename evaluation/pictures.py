@@ -88,7 +88,7 @@ def draw_losses(results, title, background):
     styles = line_styles((Path(name).stem, result["scheme"]) for name, result in results.items())
     in_view = []
     for style, (name, result) in zip(styles, results.items(), strict=True):
-        curve = {n: numbers["seeds"] for n, numbers in result["lengths"].items()}
+        curve = {n: numbers["by_seed"] for n, numbers in result["lengths"].items()}
         last = max(curve)
         label = name
         if not result["rise"]:

@@ -40,7 +40,6 @@ class RunsConfig(Overrides):
         super().__post_init__()
         if not self.runs:
             raise ValueError("which runs? Name their folders, such as out/rope out/alibi")
-        config.at_least(0, self, "max_position")
 
     def changes(self):
         """What this call changes in the trained models, in words."""
@@ -218,7 +217,7 @@ def rows_of(cfg, runs, dataset, longest, measured, ends, documents, measure_run)
 # Results
 
 
-def name_differences(rows, reference):
+def print_differences(rows, reference):
     """Prints in which settings, besides the scheme's, rows differ from the reference row."""
     own = {"vocab_size", "pos_scheme", "pos_options"}.union(*(scheme.reads for scheme in SCHEMES.values()))
     settings = {name: row.about["settings"] | row.about["model"] for name, row in rows.items()}

@@ -46,11 +46,12 @@ def making(path):
 
 
 @contextlib.contextmanager
-def locked(folder, name=".lock", wait=False):
+def locked(folder, wait=False):
     """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
-    process holds it; with `wait`, waits for that process instead. Different `name`s are for different purposes."""
+    process holds it; with `wait`, waits for that process instead."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / name)
+    path = folder / ".lock"
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -61,7 +62,7 @@ def locked(folder, name=".lock", wait=False):
     try:
         yield
     finally:
-        (folder / name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         lock.release()
         with contextlib.suppress(OSError):
             folder.rmdir()  # succeeds only if it is empty

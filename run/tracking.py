@@ -187,7 +187,7 @@ def start_wandb(mode, axes, init):
             mode = "offline"
     project = init["project"] or preset.project or "lengthwise"
     settings = wandb.Settings(console="off", init_timeout=6)
-    safe = re.sub(r"[^\w.-]", "-", init["name"][:48])  # `wandb leet` lists runs by their ids
+    safe = re.sub(r"[^\w.-]", "-", init["name"][-100:]).strip("-")  # `wandb leet` lists runs by their ids
     id = f"{safe}-{secrets.token_hex(4)}"
     run = wandb.init(mode=mode, settings=settings, **init | {"project": project, "id": id})
     for prefix, x in axes.items():

@@ -184,7 +184,7 @@ def test_wandb_has_the_curves_of_the_runs_and_not_of_kept_results(runs, evaluate
     results = evaluate(runs / "sinusoidal", runs / "learnable", tmp_path / "alibi.npz", *flags)
     assert len([*tmp_path.glob("wandb/offline-run-*")]) == 2
     for name in ("sinusoidal", "learnable"):
-        [log] = tmp_path.glob(f"wandb/offline-run-*-{name}-length-*/*.wandb")
+        [log] = tmp_path.glob(f"wandb/offline-run-*{name}-length-*/*.wandb")
         records = wandb_records(log)
         items = [record["history"]["item"] for record in records if "history" in record]
         x = "x/log2 of the length"

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from evaluation.windows import Scorer
 
 from benchmark.tables import deltas
+from eval_length import score
 from model import GPT, GPTConfig
 from tools.page import model_of as model_of_run
 
@@ -146,7 +146,7 @@ def test_the_slider_scores_the_same_characters_as_eval_length(page):
     for name in ("rope", "fox5"):
         model, tokens = model_of(name)
         for n in (32, 64, 128, 256, 512, 1024, 2048):
-            losses, _ = Scorer(model, torch.float32).score(tokens[:, -n - 1 :], 8)
+            losses, _ = score(model, tokens[:, -n - 1 :], 8, torch.device("cpu"), torch.float32)
             read = page.js(f"readings['{name},0,0,{n}'].slice(-8)")
             assert np.abs(losses[0] - read).max() < 1e-3
     assert page.js("panels[0].text.querySelectorAll('.frame').length") == 8

@@ -11,12 +11,10 @@ import base64
 import json
 import re
 
-from evaluation.windows import choose_blocks
-
 import data
-from benchmark.results import BENCHMARK, losses_of, read_lines, rise_of
+from benchmark.results import BENCHMARK, losses_of, read_rows, rise_of
 from benchmark.tables import deltas
-from evaluation.statistics import verdict
+from eval_length import choose_blocks
 from run.checkpoint import load_checkpoint, own_settings
 from run.script import script
 
@@ -61,7 +59,7 @@ def model_of(run):
 def passages(text):
     """Six of the blocks that eval_length.py scores by default, with their longest context: every third one that lies
     within a name."""
-    ends = choose_blocks(text.val, 2048, 8, 256, 1337).ends
+    ends, _ = choose_blocks(text.val, 2048, 8, 256, 1337)
     windows = text.val.windows(ends - 2048, 2048)
     texts = [text.tokenizer.decode_bytes(window).decode() for window in windows]
     return [passage for passage in texts if passage[-8:].isidentifier()][::3]
@@ -74,9 +72,10 @@ def results():
         if re.search("context|recall|sliding|tasks", name):  # no losses by length
             continue
         tables[name] = list(deltas(name))
-        for row, line in zip(tables[name], read_lines(name).values(), strict=True):
+        for row, line in zip(tables[name], read_rows(name).values(), strict=True):
             losses = losses_of(line)
-            row["verdict"] = verdict(*rise_of(line)[1:]) if max(losses) > 1 else "—"
+            risen = rise_of(line)
+            row["verdict"] = risen["verdict"] if risen else "—"
             row["losses"] = {n: values.mean(axis=1).round(4).tolist() for n, values in losses.items()}
     return tables
 
