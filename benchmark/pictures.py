@@ -195,7 +195,7 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "copy: sampled positions, at 0, 1, 2, … and as trained",
+        "copy": "copy: RoPE at sampled positions",
         "reverse": "reverse: fox5, two models of three",
         "sort": "sort: fox5, learned positions and none",
     }
