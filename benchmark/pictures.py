@@ -6,10 +6,8 @@ import numpy as np
 
 from benchmark.results import (
     ROOT,
-    has_row,
     losses_of,
     parts_of,
-    read_row,
     read_rows,
     recall_of,
     rise_of,
@@ -18,7 +16,6 @@ from benchmark.results import (
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
-STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # the folder of each number of steps
 LEARNERS = ("none", "learnable", "alibi", "rope", "t5", "fox5", "rope_nope")
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
@@ -170,32 +167,11 @@ def draw_onset():
     return figure
 
 
-def draw_steps():
-    """The losses at 1× and at 16× against the steps of training."""
-    notes = "thin lines: single models; 850 steps: five models of each scheme"
-    figure, panels = figure_of(2, "", 7, 5, notes)
-    titles = {
-        1: "At the training length, the schemes come closer",
-        16: "At 16 times the length, fox5 and dape are lowest",
-    }
-    for axes, (multiple, title) in zip(panels, titles.items(), strict=True):
-        curves = {}
-        for name in ("dape", "fox5", "alibi", "rope_nope", "window/rope-window128"):
-            curves[name] = {}
-            for steps, folder in STEPS.items():
-                path = f"{folder}/{Path(name).name}" if folder else name
-                if has_row(path):
-                    curves[name][steps] = losses_of(read_row(path))[multiple].mean(axis=1)
-        draw_curves(axes, curves, {}, [])
-        axes.set(title=title, xlabel="steps of training", ylabel="loss (nats per character)")
-    return figure
-
-
 def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "copy: sampled positions, at 0, 1, 2, … and as trained",
+        "copy": "copy: RoPE at sampled positions",
         "reverse": "reverse: fox5, two models of three",
         "sort": "sort: fox5, learned positions and none",
     }
@@ -236,6 +212,6 @@ def draw_tokens():
 
 
 if __name__ == "__main__":
-    for draw in (draw_decision, draw_larger, draw_models, draw_onset, draw_steps, draw_tasks, draw_tokens):
+    for draw in (draw_decision, draw_larger, draw_models, draw_onset, draw_tasks, draw_tokens):
         name = draw.__name__.removeprefix("draw_")
         draw().savefig(ROOT / "docs" / f"{name}.png")

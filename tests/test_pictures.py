@@ -8,7 +8,7 @@ import torch
 from conftest import build
 
 from benchmark import scores
-from benchmark.pictures import draw_decision, draw_onset, draw_steps, draw_tokens, spread
+from benchmark.pictures import draw_decision, draw_onset, draw_tokens, spread
 from benchmark.results import read_row
 from eval_length import numbers_of
 from evaluation.pictures import COLORS, draw_losses, figure_of, length_axis, line_styles
@@ -49,7 +49,7 @@ def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
     assert pictures.main([]) == scores.main(runs) == 0
     drawn = {path.stem for path in Path("results/schemes").glob("*.png")}
     assert drawn == {"matrices", "sinusoidal", "arrows", "dials", "t5", "scores"}
-    for picture in (draw_decision, draw_onset, draw_steps, draw_tokens):
+    for picture in (draw_decision, draw_onset, draw_tokens):
         picture().savefig(tmp_path / "picture.png")
 
 
