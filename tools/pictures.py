@@ -1,8 +1,7 @@
-"""Draws the pictures of docs/position-encoding.md in results/schemes:
+"""Draws how schemes change the scores, in results/schemes:  python -m tools.pictures out/rope out/mine
 
-    python -m tools.pictures out/{rope,alibi,none,t5}
-
-Mean scores are drawn of the runs that are named, and T5's bias if one is called t5.
+scores.png shows the mean score by distance of the runs that are named. The others are the pictures of
+docs/position-encoding.md, with T5's bias if a run is called t5.
 """
 
 import math
@@ -145,6 +144,17 @@ def draw_by_distance(curves, title, ylabel, scheme=""):
     return figure
 
 
+def rising(curves):
+    """A title that says which of the curves are higher past the training length than in its second half."""
+    names = []
+    for name, y in curves.items():
+        trained = len(y) // 4
+        if y[trained:].max() > y[trained // 2 : trained].max():
+            names.append(name)
+    words = f"the scores of {', '.join(names)} rise again" if names else "no scores rise again"
+    return f"Past the training length (grey), {words}"
+
+
 def draw_scores(runs):
     curves = {}
     for name, run in runs.items():
@@ -152,7 +162,7 @@ def draw_scores(runs):
         n = 4 * run.config.block_size
         starts = (len(text.tokens) - n) // 8 * np.arange(8)  # of eight windows, spread over the text
         curves[name] = smooth(mean_score_by_distance(run.model("cpu"), text.windows(starts, n - 1)))
-    return draw_by_distance(curves, "Past the training length (grey), RoPE rises again", "mean score")
+    return draw_by_distance(curves, rising(curves), "mean score")
 
 
 def draw_t5(run):
@@ -164,6 +174,9 @@ def draw_t5(run):
 
 @torch.no_grad()
 def main(argv):
+    if "--help" in argv:
+        print(__doc__)
+        return 0
     figures = {
         "matrices": [draw_matrices],
         "sinusoidal": [draw_sinusoidal],
