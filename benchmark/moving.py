@@ -1,6 +1,6 @@
 """Draws docs/falls_apart.gif, in which a model writes past its training length, as it is and under a window:
 
-    python -m benchmark.moving out/rope
+python -m benchmark.moving out/rope
 """
 
 import io

@@ -130,8 +130,8 @@ def draw_models():
     figure, panels = figure_of(2, "", 7, 5, "three models of each recipe; thin: single models")
     recipes = {
         "Where all layers see everything, RoPE fails": "rope,smollm3,glm4,key_offset,alibi_offset",
-        "With a window of 32 in some layers, the loss rises less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,gpt_oss_without_sinks,"
-        "granite_swa,mimo_v2",
+        "With a window of 32 in some layers, the loss rises less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,"
+        "gpt_oss_without_sinks,granite_swa,mimo_v2",
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
         draw_losses(axes, read_rows("models", names), models=3)
