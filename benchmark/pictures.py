@@ -102,21 +102,22 @@ def draw_losses(axes, lines, models=MODELS, unit="character"):
 def draw_decision():
     """Which schemes fail, which do not, and which of these find facts that stand far back."""
     notes = (
-        "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
+        "five models of each scheme unless a label says otherwise; thin: single models\n"
+        "below: other, smaller models; grey: guessing (a model below it answers with a nearer fact)"
     )
-    figure, (left, right) = figure_of(2, "", 7, 5, notes)
-    draw_losses(left, read_rows(".", f"rope,sinusoidal,none,{FINDERS}"))
-    left.set_title("Past the training length, three schemes fail; DAPE is lowest")
+    figure, (upper, lower) = figure_of(1, "", 6.5, 4.4, notes, rows=2)
+    draw_losses(upper, read_rows(".", f"rope,sinusoidal,none,{FINDERS}"))
+    upper.set_title("Past the training length, three schemes fail")
 
     curves = {}
     for name in FINDERS.split(","):
         shares, _ = recall_of(name)
         curves[name] = {round(128 * n): 100 * share for n, share in shares.items() if n >= 0.25}
-    right.set_ylim(-2, 103)
-    right.axhspan(10, 12, color="0.88", zorder=0)
-    draw_curves(right, curves, {}, [128])
-    right.set(
-        title="But only some of the others find far facts (grey: guessing)",
+    lower.set_ylim(-2, 103)
+    lower.axhspan(10, 12, color="0.88", zorder=0)
+    draw_curves(lower, curves, {}, [128])
+    lower.set(
+        title="Only some of the others find far facts",
         xlabel="characters back to a fact (at least)",
         ylabel="facts found (%)",
     )
@@ -140,9 +141,9 @@ def draw_models():
     )
     figure, panels = figure_of(2, "", 7, 5, notes)
     recipes = {
-        "All layers see everything": "rope,smollm3,glm4,key_offset,alibi_offset",
-        "Some layers have a window of 32": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,gpt_oss_without_sinks,"
-        "granite_swa,mimo_v2",
+        "Where all layers see everything, RoPE fails": "rope,smollm3,glm4,key_offset,alibi_offset",
+        "With a window of 32 in some layers, the loss rises less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,"
+        "gpt_oss_without_sinks,granite_swa,mimo_v2",
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
         draw_losses(axes, read_rows("models", names), models=3)
@@ -171,9 +172,9 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "copy: RoPE at sampled positions",
-        "reverse": "reverse: fox5, two models of three",
-        "sort": "sort: fox5, learned positions and none",
+        "copy": "RoPE at sampled positions copies 40",
+        "reverse": "Two of three models of fox5 reverse 40",
+        "sort": "fox5, learned positions and none sort past 20",
     }
     figure, panels = figure_of(3, "", 5, 4.5, notes)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):

@@ -70,6 +70,17 @@ def draw_by_distance(curves, title, ylabel):
     return figure
 
 
+def rising(curves):
+    """A title that says which of the curves are higher past the training length than in its second half."""
+    names = []
+    for name, y in curves.items():
+        trained = len(y) // 4
+        if y[trained:].max() > y[trained // 2 : trained].max():
+            names.append(name)
+    words = f"the scores of {', '.join(names)} rise again" if names else "no scores rise again"
+    return f"Past the training length (grey), {words}"
+
+
 def draw_scores(runs):
     curves = {}
     for name, run in runs.items():
@@ -77,7 +88,7 @@ def draw_scores(runs):
         n = 4 * run.config.block_size
         starts = (len(text.tokens) - n) // 8 * np.arange(8)  # of eight windows, spread over the text
         curves[name] = smooth(mean_score_by_distance(run.model("cpu"), text.windows(starts, n - 1)))
-    return draw_by_distance(curves, "Past the training length (grey), RoPE rises again", "mean score")
+    return draw_by_distance(curves, rising(curves), "mean score")
 
 
 def draw_t5(run):

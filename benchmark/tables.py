@@ -34,6 +34,7 @@ PAGES = (
     "docs/method.md",
     "docs/models.md",
     "docs/tasks.md",
+    "docs/longer-context.md",
     "docs/position-encoding.md",
     "docs/position-encoding.zh.md",
     "benchmark/evidence.md",
@@ -226,6 +227,13 @@ def between(*expressions):
     """The lowest and the highest of the values of expressions, for a sentence."""
     means = [value_of(expression).mean for expression in expressions]
     return f"{min(means):.2f} to {max(means):.2f}"
+
+
+@table
+def models_between(name, multiple):
+    """The lowest and the highest loss of a row's models at a multiple of the training length, for a sentence."""
+    losses = losses_of(read_row(name))[float(multiple)].mean(axis=1)
+    return f"{losses.min():.3f} to {losses.max():.3f}"
 
 
 @table

@@ -1,4 +1,4 @@
-"""Tasks with exact answers, for --protocol=task: python -m data.prepare copy
+"""Tasks with exact answers, for evaluation.answers: python -m data.prepare copy
 
   bQďk>bQďk
 

@@ -17,15 +17,15 @@ NAMES = (  # a row for each of DASHES; where a scheme or a row has its name here
 FAILED = 0.5  # nats: a loss that rises further has failed
 
 
-def figure_of(columns, title, width=4.6, height=3.9, notes="", **sharing):
-    """A figure and its axes, side by side, with notes below them. width and height: of each of the axes, in inches."""
+def figure_of(columns, title, width=4.6, height=3.9, notes="", rows=1, **sharing):
+    """A figure and its axes, row by row, with notes below them. width and height: of each of the axes, in inches."""
     from matplotlib.figure import Figure  # takes 0.7 s, so it is imported only here
 
-    figure = Figure(figsize=(width * columns, height), dpi=130, layout="constrained")
+    figure = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
     figure.suptitle(textwrap.fill(title, int(11 * width * columns)))
     if notes:
         figure.supxlabel(notes, fontsize=8, color="0.4")
-    return figure, figure.subplots(1, columns, squeeze=False, **sharing)[0]
+    return figure, figure.subplots(rows, columns, squeeze=False, **sharing).ravel()
 
 
 def line_styles(lines):

@@ -1,24 +1,32 @@
-"""Every command of README, docs/speed.md and the teaching page runs as written, in order, with tiny models."""
+"""Every command of README and of the pages for visitors runs as written, in order, with tiny models."""
 
 import importlib
 import math
 import re
 import shlex
 import subprocess
+import sys
 import textwrap
 
 import pytest
-from conftest import ROOT, facts_dataset
+import torch
+from conftest import ROOT, build, facts_dataset
 
 import config
 import model
 import train
 
-NAMES = ("README.md", "docs/using.md", "docs/speed.md", "docs/position-encoding.md")
+NAMES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("using", "speed", "position-encoding", "longer-context", "teaching")),
+)
 PAGES = [(ROOT / name).read_text() for name in NAMES]
+CAPPED, SQUEEZE, FOX = re.findall(r"```python\n(.*?)```", PAGES[-1], re.S)  # the answers to exercises
+CITATION = dict(re.findall(r'^[ -]*([\w-]+): "?(.*?)"?$', (ROOT / "CITATION.cff").read_text(), re.M))
 BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES), re.S)
 COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
 MODEL = "--n_layer=4 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
+TINY = "--block_size=32 --rope_block_size=16 --batch_size=2 --max_iters=3 --device=cpu"  # for a run that starts from another
 SIZES = {  # flags that make a script's commands quick
     "eval_length": ["--blocks=4", "--device=cpu"],
     "sample": ["--max_new_tokens=8", "--device=cpu"],
@@ -47,8 +55,27 @@ def test_the_two_commands_come_first_and_the_pages_are_complete_and_short():
             assert (page.parent / path).exists(), path
 
 
-def test_every_command_runs(dataset, tmp_path, monkeypatch):
+@pytest.fixture
+def add_scheme(tmp_path, monkeypatch):
+    """add_scheme(name, code) imports schemes/NAME.py as if it were in the repository."""
+    import schemes
+
+    monkeypatch.setattr(schemes, "__path__", [*schemes.__path__, str(tmp_path)])
+    added = []
+
+    def add(name, code):
+        (tmp_path / f"{name}.py").write_text(code)
+        importlib.import_module(f"schemes.{name}")
+        added.append(name)
+
+    yield add
+    for name in added:
+        del model.SCHEMES[name], sys.modules[f"schemes.{name}"]
+
+
+def test_every_command_runs(dataset, tmp_path, monkeypatch, add_scheme):
     monkeypatch.chdir(tmp_path)
+    add_scheme("capped", CAPPED)
     generated = {f"config/{name}.py": facts_dataset(tmp_path, text) for name, text in GENERATED.items()}
     ran = set()
     train.main(["config/rope.py", f"--dataset={dataset}", *MODEL.split()])  # the first two lines make environments
@@ -59,6 +86,7 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
                 config.load(importlib.import_module(script).PrepareConfig, arguments, bare_field="name")
                 continue
             extra = SIZES.get(script, [])
+            arguments = [a for a in arguments if not a.endswith(".npz")]  # kept results are of another text
             if "--lengths" in "".join(arguments):
                 extra = [*extra, "--lengths=8,32"]
             if script == "train":
@@ -66,8 +94,10 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
                 extra = [f"--dataset={text}", *MODEL.split()]
                 if arguments[0] == "config/task.py":
                     extra.append("--block_size=64")
-                if any(a.startswith(("--resume", "--init_from")) for a in arguments):
+                if "--resume" in arguments:
                     extra = ["--max_iters=3", "--device=cpu"]
+                if "--init_from=out/rope" in arguments:
+                    extra = [f"--dataset={text}", *TINY.split()]
                 if "--eval_only" in arguments:
                     extra = ["--device=cpu"]
             assert importlib.import_module(script).main([*arguments, *extra]) == 0, line
@@ -75,16 +105,50 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch):
     assert [*(tmp_path / "results").glob("length-*.png")]
 
 
-def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path, monkeypatch):
-    import schemes
-
+def test_the_example_of_a_scheme_trains_from_a_file_of_schemes(dataset, tmp_path, add_scheme):
     example = re.search(r"```python\n(.*?)```", PAGES[0], re.S)[1]
-    (tmp_path / "example.py").write_text(example.replace('"mine"', '"example"'))  # the reader may have schemes/mine.py
-    monkeypatch.setattr(schemes, "__path__", [*schemes.__path__, str(tmp_path)])
-    importlib.import_module("schemes.example")
+    add_scheme("example", example.replace('"mine"', '"example"'))  # the reader may have schemes/mine.py
     train.main(["--pos_scheme=example", f"--dataset={dataset}", *MODEL.split(), f"--out_dir={tmp_path}/run"])
     assert (tmp_path / "run" / "best.pt").exists()
-    del model.SCHEMES["example"]
+
+
+def test_the_answers_to_the_exercises_are_right(add_scheme, monkeypatch, capsys):
+    turns = [10000 ** (-pair / 16) / (2 * math.pi) for pair in range(16)]  # of each pair, per token
+    counts = [sum((n - 1) * turn >= 1 for turn in turns) for n in (128, 1024)]
+    assert f"2. {counts[0]} and {counts[1]}:" in PAGES[-1]
+
+    add_scheme("capped", CAPPED)
+    scheme = build("capped").pos
+    scheme.init_weights(None)
+    bias = scheme.bias(None, None, torch.tensor([999]), torch.arange(1000), None, 0)[0, 0, 0]
+    assert (bias[:800] == bias[0]).all() and (bias[900:].diff() > 0).all()  # level far back, steep near
+
+    names = {"task": lambda function: function, "draw": lambda random, symbols, n: "abbcca"}
+    exec(SQUEEZE, names)
+    assert names["squeeze"](None, 6) == ("abbcca", "abca")
+
+    monkeypatch.chdir(ROOT)
+    exec(FOX, {})
+    means = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines() if line.startswith("fox")]
+    assert means[0] < means[1]
+
+    recipe = re.search(r"9. .*`layers = \"(.*)\"`", PAGES[-1])[1]
+    kinds = model.GPTConfig(pos_scheme="rope", layers=recipe, block_size=8192).kinds
+    assert [kind.n_keys for kind in kinds][:2] == [4096, math.inf]
+
+
+def test_readme_cites_what_the_citation_file_says():
+    block = re.search(r"```bibtex\n(.*?)```", PAGES[0], re.S)[1]
+    year, _, _ = CITATION["date-released"].partition("-")
+    author = f"{{{CITATION['name']}}}"
+    for entry in (f"author = {{{author}}}", f"title = {{{CITATION['title']}}}", f"year = {{{year}}}"):
+        assert entry in block
+    assert f"version = {{{CITATION['version']}}}" in block
+
+
+@pytest.mark.xfail(strict=True, reason="no public address yet: then CITATION.cff and README get it, and this mark goes")
+def test_the_citation_has_an_address():
+    assert {"url", "repository-code"} <= CITATION.keys()
 
 
 @pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
