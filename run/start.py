@@ -120,10 +120,10 @@ def initialise(model, source, dataset):
     """Copies a Checkpoint's weights into the model: the whole backbone, and what the scheme of each layer and that of
     the layer in the source have in common. Empties the Checkpoint. Returns messages for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-    for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size"):
-        old = getattr(source.config, name)
-        if old != getattr(model.config, name):
-            raise ValueError(f"{source.path} has {name}={old}: its weights do not fit another {name}")
+    sizes = {name: getattr(source.config, name) for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size")}
+    other = [f"{name}={size}" for name, size in sizes.items() if size != getattr(model.config, name)]
+    if other:
+        raise ValueError(f"{source.path} has {', '.join(other)}: its weights do not fit another size")
     source.optimizer.clear()
     trained = source.model("cpu")
     source.weights.clear()

@@ -30,7 +30,7 @@ MISTAKES = {
         "--pos_scheme=transformer_xl --max_position=300": "transformer_xl",
         "--pos_scheme=rope --rope_factor=4": "rope_factor=4.0",
         "--pos_scheme=rope --rope_fraction=.1": "rope_fraction=0.1",
-        "--init_from={rope} --n_layer=1 --n_head=4": "best.pt has n_head=2",
+        "--init_from={rope} --n_head=4": "n_head=2",
         "--pos_scheme=rope --n_embd=6 --n_head=2": "n_embd/n_head",
         "--pos_scheme=sinusoidal --n_embd=15 --n_head=3": "n_embd=15",
         "--n_embd=10 --n_head=4": "n_head=4",
@@ -47,7 +47,7 @@ MISTAKES = {
         "--pos_scheme=rope --layers=pos_scheme=none|pos_scheme=t5|rope_theta=0": "rope_theta=0",
         "--pos_scheme=alibi --sink": "alibi",
         "--vocab_size=5": "vocab_size=5",
-        "--init_from={rope} --n_layer=1 --n_embd=24": "n_embd=16",
+        "--init_from={rope} --n_embd=24": "n_embd=16",
         # the text and the run
         "--block_size=100000": "block_size=100000",
         "--block_size=5000": "block_size=5000",

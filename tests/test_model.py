@@ -423,7 +423,7 @@ def test_positions_stay_distinct_under_bfloat16_autocast(scheme):
     assert error[1000:].mean() < min(0.02, 2 * error[:250].mean())
 
 
-@pytest.mark.parametrize("b, at_most", [(0, 0.1), (5, 0.02)])
+@pytest.mark.parametrize("b, at_most", [(0, 0.1), (5, 0.015)])
 def test_foxs_gates_learn_under_bfloat16_autocast(b, at_most):
     """Their gradient is a sum over far fewer pairs of tokens than that of the channel through which they act."""
     model = GPT(GPTConfig(512, 65, 2, 4, 128, pos_scheme="fox", pos_options=f"b={b}"))
