@@ -170,7 +170,7 @@ def draw_onset():
 
 def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
-    notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
+    notes = "examples alone in the window; three models unless a label says otherwise, without those that did not learn"
     titles = {
         "copy": "RoPE at sampled positions copies 40",
         "reverse": "Two of three models of fox5 reverse 40",
