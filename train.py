@@ -47,6 +47,7 @@ class TrainConfig(GPTConfig):
     # data
     dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # positions are sampled below it in each step (Ruoss 2023); 0: positions 0, 1, 2, …
+    sampled_every: int = 1  # sampled in every n-th step; in the others, positions are 0, 1, 2, …
     batch_size: int = 32  # windows per micro-step
     gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
     # optimizer
@@ -80,7 +81,14 @@ class TrainConfig(GPTConfig):
         config.check_choices(self)
         model_config = self.model_config(self.vocab_size or 1)  # checks the model's fields
         config.at_least(
-            1, self, "batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "log_interval"
+            1,
+            self,
+            "batch_size",
+            "gradient_accumulation_steps",
+            "max_iters",
+            "eval_interval",
+            "log_interval",
+            "sampled_every",
         )
         config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
@@ -169,7 +177,8 @@ def train(cfg, run=None, source=None):
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
-        positions = data.sampled_positions(cfg.block_size, cfg.max_position, (cfg.seed, step))
+        max_position = 0 if step % cfg.sampled_every else cfg.max_position
+        positions = data.sampled_positions(cfg.block_size, max_position, (cfg.seed, step))
         for n, my_rows in enumerate(micro_steps):
             x, y = world.place(batches(step, my_rows.start, my_rows.stop))
             if cfg.dropout:  # a resumed run draws the same masks

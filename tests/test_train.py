@@ -67,6 +67,13 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
         assert metrics(whole, key) == metrics(parts, key)
 
 
+def test_positions_may_be_sampled_in_every_second_step_only(run_tiny, monkeypatch):
+    limits = []
+    monkeypatch.setattr(data, "sampled_positions", lambda n, below, seed: limits.append(below))
+    run_tiny("half", "--pos_scheme=rope", "--max_position=300", "--sampled_every=2", "--max_iters=4")
+    assert limits == [300, 0, 300, 0]
+
+
 def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
     adamw = "--optimizer=adamw"  # Muon computes in bfloat16, which magnifies rounding
     one = run_tiny("one", adamw)
