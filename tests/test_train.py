@@ -151,6 +151,7 @@ def test_eval_only_needs_the_run_s_own_text_and_settings(trained, tmp_path, refu
 FREE = {  # another value for each setting that a resumed run may change
     "max_iters": 7,
     "max_position": 300,
+    "sampled_every": 2,
     "batch_size": 5,
     "gradient_accumulation_steps": 2,
     "learning_rate": 0.2,
@@ -166,7 +167,7 @@ FREE = {  # another value for each setting that a resumed run may change
 
 
 def test_every_setting_that_may_change_takes_effect_on_resuming(run_tiny, tmp_path):
-    folder = run_tiny("r", "--max_iters=3", "--pos_scheme=rope")
+    folder = run_tiny("r", "--max_iters=3", "--pos_scheme=rope", "--max_position=200")
     hashes = {}
     for name, value in [("max_iters", 6), *FREE.items()]:
         copy = shutil.copytree(folder, tmp_path / f"{name}={value}")
