@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmark import clock
+from evaluation.statistics import interval
 from run.checkpoint import load_checkpoint
 
 
@@ -51,3 +52,21 @@ def test_the_place_is_readable_where_one_direction_holds_it():
     place = torch.linspace(-1, 1, 64)[:, None] * torch.eye(16)[3]
     assert clock.readable(noise) < 0.2
     assert clock.readable(noise * 0.01 + place) > 0.99
+
+
+def test_the_page_has_the_numbers_of_the_kept_file():
+    page = (clock.data.ROOT.parent / "docs/alibi.md").read_text()
+    kept = np.load(clock.data.ROOT.parent / "benchmark/clock/alibi-17M.npz")
+    for head in (4, 5):
+        cells = []
+        for end in (256, 512, 640, 768, 1024, 2048):
+            shares = kept["undone"][end // 128 - 2, 4:, head]
+            cells.append(f"{shares.min():.2f} to {shares.max():.2f}")
+        assert f"| head {head} | {' | '.join(cells)} |" in page
+    assert "0.79, 0.96, 0.96, 0.95 and 0.93" in page
+    assert kept["place"][3:8] == pytest.approx([0.79, 0.96, 0.96, 0.95, 0.93], abs=0.005)
+
+    short, long = kept["short"].mean(-1), kept["long"].mean(-1)  # (moves, texts)
+    for losses in (long[0], long[1], long[2:].mean(0), short[1], short[2:].mean(0), kept["repaired"].mean(-1)):
+        mean, width = interval([losses[None] - short[0]], kept["documents"])
+        assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
