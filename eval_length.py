@@ -1,257 +1,323 @@
-"""Loss as the context grows past the training length:  python eval_length.py out/rope out/alibi
+"""How the loss changes as the context grows past the training length:  python eval_length.py out/rope out/alibi
 
-Scores the same tokens of the validation text at every context length, for every run, and prints the difference to the
-loss at the training length with its 95% interval. The numbers and the picture go to results/. Measurements stay in the
-run folders and are not repeated; after Ctrl-C, the same command resumes. Protocols:
+Every model predicts the same tokens of the validation text at every context length. If the text were cut into windows
+instead, as it often is, longer windows would have fewer tokens with little context, so that their mean loss would fall
+although no token is predicted better. Here, a difference between two lengths comes from the context and from nothing
+else, and two schemes are compared on the same tokens.
 
+In this file, from top to bottom: the lengths and the targets, the losses of a model, the numbers with their intervals,
+the tables, and the command. Losses are kept in the run folders: nothing is computed twice, and after Ctrl-C the same
+command resumes.
 """
 
-import inspect
-import json
-import re
+import hashlib
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from tqdm import tqdm
 
 import config
 import data
-from evaluation import tasks  # noqa: F401  (registers its protocols)
-from evaluation.lines import Line, is_line, measured_before, without_seed, write_arrays
-from evaluation.protocols import PROTOCOLS
-from evaluation.report import draw, numbers_of, print_report, result_of
-from evaluation.seeds import group_seeds, note_differences
-from evaluation.windows import Scorer
-from model import PositionScheme, find_scheme
+from evaluation.pictures import draw_losses
+from evaluation.rows import TOKENS, RunsConfig, code_hash, open_runs, print_differences, rows_of, save_results
+from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, pair, rise
 from run import files, tracking
-from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
-from run.device import pick_device, pick_dtype
-from run.drawing import save_picture
+from run.checkpoint import own_settings
+from run.device import autocast, pick_device, pick_dtype
 from run.script import script
-from schemes import _rope_scaling
-
-__doc__ += "\n".join(f"{name:14}  {protocol.question}" for name, protocol in PROTOCOLS.items())
 
 
 @dataclass(frozen=True)
-class EvalConfig(Overrides):
+class EvalConfig(RunsConfig):
     # what is measured
-    runs: tuple = ()  # given without a flag: run folders, kept results, or anything else that sample.py accepts
-    protocol: str = "fixed"  # what is scored; see above
     lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 0  # how many (default 256; sliding 128; nonoverlapping, position 64); questions or examples (200)
-    block_tokens: int = 0  # targets in a block (default 8), or the stride of sliding (default: the shortest length)
-    temperature: float | None = None  # attention scores grow by this, times ln(1 + position // block_size)
-    max_position: int = 0  # positions are sampled below it, as in train.py; 0: positions 0, 1, 2, …
-    dataset: config.PathName = ""  # whose validation text is used; default: the dataset that the runs were trained on
-    seed: int = 1337  # for the choice of blocks
-    # this call
-    keep: config.PathName = ""  # a folder for the losses of out/NAME-SEED: NAME.npz, to be named instead of the runs
-    results_dir: config.PathName = "results"  # where the picture and the numbers go
-    delta: bool = False  # draw how the loss changes from the training length, with its ±, instead of the loss
+    blocks: int = 256  # how many places of the text are scored, if it has room for them
+    block_tokens: int = 0  # targets in a block; 0: 8, or a quarter of the shortest length if that is less
+    seed: config.Seed = 1337  # for the choice of blocks
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
-    wandb_project: str = "lengthwise"  # where the charts go
+    wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.runs:
-            raise ValueError("which runs? Name their folders: python eval_length.py out/rope out/alibi")
-        if self.keep and is_line(self.keep):
-            raise ValueError(f"--keep={self.keep} is a kept result: name its folder, --keep={Path(self.keep).parent}")
-        if self.protocol not in PROTOCOLS:
-            raise ValueError(f"protocol={self.protocol!r} is not one of: {', '.join(PROTOCOLS)}")
-        config.at_least(0, self, "seed", "blocks", "block_tokens", "max_position")
+        config.at_least(2, self, "blocks")
         tracking.check_project(self.wandb_project)
 
-    def changes(self):
-        """What this evaluation changes in the trained models, in words."""
-        return self.changed(("window", "layers", "temperature", "rope_scaling", "rope_factor", "max_position"))
+
+# ----------------------------------------------------------------------------------------------------------
+# What is scored
 
 
-def open_runs(cfg):
-    """The runs {name: Checkpoint}, the kept results {name: Line}, and the dataset. ValueError if they are on different
-    texts."""
-    opened = {path: Line.read(path) if is_line(path) else load_checkpoint(path) for path in cfg.runs}
-    names = [item.folder.resolve().name.encode(errors="replace").decode() for item in opened.values()]
-    if len(set(names)) == len(names):  # otherwise they keep their paths
-        opened = dict(zip(names, opened.values(), strict=True))
-    runs = {name: item for name, item in opened.items() if not isinstance(item, Line)}
-    kept = {name: item for name, item in opened.items() if isinstance(item, Line)}
-    texts = {name: cfg.dataset or item.dataset_name() for name, item in opened.items()}
-    text, *others = set(texts.values())
-    if others:
-        found = ", ".join(f"{name} on {text}" for name, text in texts.items())
-        raise ValueError(f"the runs were trained on different texts ({found}): choose one with --dataset=NAME")
-    dataset = data.load(text)
-    for item in opened.values():
-        item.check_dataset(dataset, cfg.dataset)
-    return runs, kept, dataset
+def choose_lengths(cfg, trained):
+    """The context lengths, ascending: those that cfg names, or 1/4, 1/2, … 16 times each training length; and always
+    the training lengths themselves."""
+    lengths = [max(1, n * 2**k // 4) for n in trained for k in range(7)]
+    if cfg.lengths:
+        lengths = [int(n) if n.isdecimal() else 0 for n in cfg.lengths.split(",")]
+        if lengths[0] < 1 or sorted(set(lengths)) != lengths:
+            raise ValueError(f"lengths={cfg.lengths!r} must be ascending positive numbers such as 32,64,128")
+    lengths = sorted({*lengths, *trained})
+    if 0 < cfg.max_position < lengths[-1]:
+        raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {lengths[-1]}")
+    return lengths
 
 
-def check_runs(cfg, protocol, runs):
-    """ValueError if a run cannot be measured, or kept, as cfg asks."""
-    for run in runs.values():
-        model_config = run.config_with(cfg, protocol.longest, cfg.temperature)
-        if cfg.layers is not None:  # its schemes must have the model's weights
-            run.model("cpu").override(model_config)
-        if cfg.max_position:
-            model_config.check_positions(cfg.max_position, with_gaps=True)
-        steps = run.settings.get("max_iters", 0)
-        if run.step < steps:
-            print(f"note: the best checkpoint of {run.folder} is from step {run.step} of {steps}")
-        if not cfg.keep:
-            continue
-        if not run.settings:
-            raise ValueError(f"--keep is for runs of train.py, not for {run.path}")
-        last = load_checkpoint(run.folder, "latest").step
-        if last < steps:
-            raise ValueError(f"{run.folder} stopped at step {last} of {steps}: finish it before --keep, with --resume")
+def count_targets(cfg, lengths):
+    """How many tokens of a block are scored: so few that even its first has most of the shortest context."""
+    most = max(1, lengths[0] // 4)
+    if cfg.block_tokens > most:
+        raise ValueError(f"block_tokens={cfg.block_tokens}: at most {most}, since the shortest length is {lengths[0]}")
+    return cfg.block_tokens or min(8, most)
 
 
-def path_to_keep(cfg, name, runs):
-    """Where --keep writes the line of runs with this name, without .npz: it is named by them and by what the evaluation
-    changes in their models, in words (window=128): rope-window128. ValueError if the file there has further seeds."""
-    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
-    words = [re.sub(r"[^\w.]+", "_", word) for word in words]  # layers=window=1/4 *3 | … is no name of a file
-    path = Path(cfg.keep, "-".join([without_seed(Path(name).name, runs[0].settings), *words]))
-    if is_line(path):
-        missing = {run["seed"] for run in Line.read(path).runs} - {run.settings["seed"] for run in runs}
-        if missing:
-            raise ValueError(f"{path}.npz also has seed {min(missing)}: name the runs of all its seeds")
-    return path
+def choose_blocks(split, longest, scored, n, seed):
+    """The place of the last target of n blocks, and the document of each: both (n,). Of a block that ends at e, the
+    targets are tokens[e − scored + 1 : e + 1], and the window is tokens[e − length : e + 1], at every length.
+
+    Blocks are evenly spread, from one random offset, over the text after the part on which checkpoints were chosen.
+    Those whose longest window lies in one document come first; windows cross documents, unmasked as in training, only
+    if these are too few."""
+    first = max(longest, data.tuning_part(len(split.tokens)) + scored)
+    ends = np.arange(first, len(split.tokens), scored)
+    if len(ends) < 2:
+        raise ValueError(
+            f"the validation text is too short for {longest:,} tokens of context: choose shorter --lengths"
+        )
+    if len(ends) < n:
+        print(f"note: the text has room for {len(ends)} blocks with {longest:,} tokens of context, not for {n}")
+        n = len(ends)
+    documents = np.searchsorted(split.docs, ends, side="right") - 1
+    fits = ends - longest >= split.docs[documents]
+    offset = np.random.default_rng(seed).random()
+
+    def spread(candidates, k):
+        return candidates[((np.arange(k) + offset) * len(candidates) / max(k, 1)).astype(int)]
+
+    inside = spread(np.flatnonzero(fits), min(n, fits.sum()))
+    outside = spread(np.flatnonzero(~fits), n - len(inside))
+    if len(outside):
+        print(f"note: {len(outside) / n:.0%} of the longest contexts cross documents")
+    chosen = np.sort(np.concatenate([inside, outside]))
+    return ends[chosen], documents[chosen]
 
 
-def scheme_source(model_config):
-    """The source of what defines a model's schemes. If it changes, losses measured before are not reused."""
-    modules = {_rope_scaling}
-    for kind in (model_config, *model_config.kinds):
-        classes = find_scheme(kind.pos_scheme).__mro__
-        modules.update(map(inspect.getmodule, classes[: classes.index(PositionScheme)]))
-    return sorted(map(inspect.getsource, modules))
+# ----------------------------------------------------------------------------------------------------------
+# The losses of a model
 
 
-def measure(cfg, protocol, run, keep=True):
-    """What each job yields, {name: array}. What the run's folder already has is not computed again; the rest is saved
-    there job by job, if `keep`."""
+@torch.no_grad()
+def score(model, windows, scored, device, dtype, max_position=0):
+    """The losses in nats of the last `scored` predictions of each window, and whether the likeliest token is right (1
+    or 0): together (2, B, scored). windows: (B, length + 1). The model is in evaluation mode."""
+    length = windows.size(1) - 1
+    n_tokens = 2**17 if device.type == "cuda" else 2**12  # in one forward pass: with more, a CPU is slower
+    batch = max(1, min(n_tokens // length, 2**12 // scored))  # the second: so that the logits fit
+    losses = []
+    right = []
+    for first in tqdm(range(0, len(windows), batch), f"{length:,} tokens", leave=False, disable=None):
+        window = windows[first : first + batch].to(device)
+        targets = window[:, -scored:]
+        positions = None
+        if max_position:
+            # the model was trained at block_size positions, sampled and sorted; of as many, a shorter context takes the
+            # first, so that its gaps are as wide
+            n = max(length, model.config.block_size)
+            positions = data.sampled_positions(n, max_position, seed=(length, first))[:length]
+        with autocast(device, dtype):
+            hidden = model.hidden(window[:, :-1], last=scored, positions=positions)
+        logits = model.lm_head(hidden.float())  # (batch, scored, V), in float32 whatever the dtype
+        losses.append(F.cross_entropy(logits.mT, targets, reduction="none").cpu())
+        right.append((logits.argmax(-1) == targets).cpu())
+    return torch.stack([torch.cat(losses), torch.cat(right)]).numpy()
+
+
+def measure(cfg, run, windows, scored):
+    """What `score` returns for a run whose model is changed as cfg says: losses, and which are right. Both are kept in
+    the run's folder, under a hash of everything that they depend on."""
+    length = windows.size(1) - 1
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
-    inputs = {  # all that the losses depend on; one file serves any lengths up to the longest
-        "protocol": protocol.settings() | {"lengths": protocol.longest},
-        "checkpoint": run.hash,
-        "dataset": protocol.dataset.hash,
-        "dtype": str(dtype),
-        "changes": cfg.changes(),
-        "scheme": scheme_source(run.config),
+    model_config = run.config_with(cfg, length, cfg.attention_temperature)
+    inputs = {
+        "weights": run.hash,
+        "config": own_settings(model_config),
+        "code": code_hash(model_config),
+        "text": hashlib.sha256(windows.numpy()).hexdigest(),
+        "how": [scored, str(dtype), cfg.max_position, device.type if cfg.max_position else ""],
     }
-    path = run.folder / f"{protocol.stem}-{files.json_hash(inputs)[:12]}.npz"
-    arrays = measured_before(path, len(protocol.blocks.ends))
-    missing = {job: length for job, length in protocol.jobs(run.config).items() if job not in arrays}
-    if not missing:
-        print(f"{run.folder}: measured before", flush=True)
-        return arrays
-    start = time.perf_counter()
-    model = run.model(device)
-    n_tokens = sum(map(protocol.n_tokens, missing.values()))
-    with tqdm(total=n_tokens, desc=str(run.folder), unit=" tokens", unit_scale=True, leave=False, disable=None) as bar:
-        scorer = Scorer(model, dtype, bar.update, cfg.max_position)
-        for job, length in missing.items():
-            model.override(run.config_with(cfg, length, cfg.temperature))
-            arrays |= protocol.measure(job, length, scorer)
-            if keep:
-                write_arrays(path, protocol.blocks, arrays, inputs=json.dumps(inputs))
-    print(f"{run.folder}: {tracking.format_seconds(time.perf_counter() - start)}", flush=True)
+    path = run.folder / f"scores-{files.json_hash(inputs)[:12]}.npy"
+    if not path.exists():
+        model = run.model(device).override(model_config)
+        scores = score(model, windows, scored, device, dtype, cfg.max_position)
+        with files.replacing(path) as file:
+            np.save(file, scores)
+    try:
+        losses, right = np.load(path).reshape(2, len(windows), scored)
+    except (ValueError, EOFError):
+        raise ValueError(f"{path} is damaged: delete it, and its losses are measured again") from None
+    return losses, right.astype(bool)
+
+
+def measure_lengths(cfg, split, lengths, scored, ends, run):
+    """{name: array} of a run, by length: the mean loss of each block (blocks,), and the losses of its tokens (blocks,
+    scored). Lengths at which its scheme is undefined are missing."""
+    arrays = {}
+    for length in lengths:
+        if length <= (run.config.max_positions or length):
+            windows = split.windows(ends - length, length)  # (blocks, length + 1)
+            losses, _ = measure(cfg, run, windows, scored)  # evaluation/answers.py asks which are right
+            arrays[str(length)] = losses.mean(axis=1, dtype=float)
+            arrays[f"{length}{TOKENS}"] = losses  # for --keep
     return arrays
 
 
-def measure_line(cfg, protocol, runs):
-    """The Line of Checkpoints that differ only in their seed."""
-    measured = []
-    for run in runs:
-        try:
-            with files.locked(run.folder, ".evaluation.lock", wait=True):
-                arrays = measure(cfg, protocol, run)
-        except OSError as error:  # a read-only folder, or a full disk
-            print(f"note: cannot save the new losses of {run.folder}: {error}")
-            arrays = measure(cfg, protocol, run, keep=False)
-        measured.append(arrays)
-    jobs = set.intersection(*map(set, measured))
-    arrays = {job: np.stack([arrays[job] for arrays in measured]) for job in sorted(jobs)}
-    model_config = runs[0].config_with(cfg, protocol.longest, cfg.temperature)
-    return Line.of_runs(runs, model_config, protocol, arrays)
+# ----------------------------------------------------------------------------------------------------------
+# The numbers, and the tables
+#
+# A row of the tables is made of runs that differ only in their seed (evaluation/rows.py):
+#   row.losses     {length: (seeds, blocks)}: the mean loss of each block
+#   row.documents  (blocks,): the document of each block
+#   row.trained    the training length
 
 
-def inputs_of(cfg, items):
-    """What tells the results of an evaluation from those of others: its runs and settings, as plain types."""
-    left_out = {"runs", "results_dir", "delta", "keep", *CALL_FIELDS}
-    settings = {key: value for key, value in asdict(cfg).items() if key not in left_out}
-    return {"runs": [str(item.folder.resolve()) for item in items], "settings": settings}
+def numbers_of(row, reference):
+    """What is shown of a row, as plain types. By length n:
+
+    loss   the mean over blocks and seeds
+    delta  loss(n) − loss(training length)
+    minus  loss(n) − loss(n) of the reference row
+
+    Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
+    interval by Student's t over whole documents, whose blocks are alike, and over the seeds (evaluation/statistics.py).
+    """
+    by_length = {}
+    for n, losses in row.losses.items():
+        mean, width = interval([losses], row.documents)
+        delta, delta_width = interval([losses - row.losses[row.trained]], row.documents)
+        numbers = {"loss": mean, "width": width, "delta": delta, "delta_width": delta_width}
+        if n in reference.losses:
+            groups = pair([(row.models, losses), (reference.models, -reference.losses[n])])
+            numbers["minus"], numbers["minus_width"] = interval(groups, row.documents)
+        by_length[n] = numbers | {"by_seed": losses.mean(axis=1).tolist()}
+    about = {"scheme": row.scheme, "training_length": row.trained, "seeds": row.seeds}
+    return about | {"lengths": by_length, "rise": rise(row.losses, row.trained, row.documents)}
 
 
-def publish(cfg, protocol, run, results):
-    """Logs the results to wandb, a run for each, in the group of this run. They share charts against x. Returns whether
-    wandb took everything."""
-    x = f"x/{protocol.column}"  # wandb sorts charts by name, so x comes last
-    charts = {}
+def signed(mean, width):
+    """A difference and its ±, which is NaN if it is unknown."""
+    return f"{mean:+.3f}" + ("" if np.isnan(width) else f" ±{width:.3f}")
+
+
+def print_table(title, columns, rows):
+    """Prints rows {name: {column: text}}. A dash stands where a scheme is undefined."""
+    table = [[title, *(f"{column:,}" for column in columns)]]
+    for name, cells in rows.items():
+        table.append([name, *(cells.get(column, "—") for column in columns)])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    print()
+    for name, *cells in table:
+        print(name.ljust(widths[0]), *map(str.rjust, cells, widths[1:]), sep="  ")
+
+
+def print_report(results, lengths, reference):
+    """Prints what is shown of the rows {name: numbers_of(row)}, with the name of the reference row."""
+    losses = {}
+    deltas = {}
+    differences = {}
     for name, result in results.items():
-        about = {key: value for key, value in result.items() if key != "values"}
-        rows = []
-        for key, by_length in result["values"].items():
-            for n, value in by_length.items():
-                if value:
-                    rows.append({x: n, f"{protocol.stem}/{key}": value["mean"]})
-        charts[name] = about, rows
-    names = {
+        by_length = result["lengths"]
+        losses[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in by_length.items()}
+        deltas[name] = {n: signed(numbers["delta"], numbers["delta_width"]) for n, numbers in by_length.items()}
+        if name != reference:
+            shared = {n: numbers for n, numbers in by_length.items() if "minus" in numbers}
+            differences[name] = {n: signed(numbers["minus"], numbers["minus_width"]) for n, numbers in shared.items()}
+    print_table("loss at", lengths, losses)
+    trained = min(result["training_length"] for result in results.values())
+    print_table("Δ at", [n for n in lengths if n > trained], deltas)
+    if differences:
+        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], differences)
+    print()
+    for name, result in results.items():
+        risen = result["rise"]
+        words = "no length to rise to"
+        if risen:
+            words = f"{signed(risen['mean'], risen['width'])} from {risen['from']:,} on: {risen['verdict']}"
+        print(f"rise of {name}: {words}")
+    print(f"""
+Losses are in nats per token. Δ: the loss minus that at the training length. Rise: the loss at the longest length minus
+the lowest at a shorter one, from the training length on. flat: rise + ± is below {FLAT}; rises: rise − ± is above 0.
+±: 95%, over the choice of text, and over the seeds if a row has several.
+""")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The command
+
+
+def log(cfg, name, dataset, results):
+    """Logs the losses of rows to wandb, a run for each, against log2 of the length."""
+    x = "x/log2 of the length"
+    charts = {}
+    for row, result in results.items():
+        points = []
+        for n, numbers in result["lengths"].items():
+            points.append({x: np.log2(n), "length/loss": numbers["loss"], "length/delta": numbers["delta"]})
+        charts[row] = {"scheme": result["scheme"]}, points
+    init = {
         "project": cfg.wandb_project,
-        "group": run.settings.get("wandb_group") or Path(protocol.dataset.name).name,
+        "group": Path(dataset.name).name,
         "job_type": "eval_length",
-        "id": f"{protocol.stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+        "name": f"{name}-{time.strftime('%Y%m%d-%H%M%S')}",
         "config": asdict(cfg),
     }
-    return tracking.publish(charts, cfg.wandb_mode, {protocol.stem: x}, names)
+    tracking.publish(charts, cfg.wandb_mode, {"length": x}, init)
 
 
 def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
-    runs, kept, dataset = open_runs(cfg)
-    training_lengths = {item.config.block_size for item in (runs | kept).values()}
-    protocol = PROTOCOLS[cfg.protocol](cfg, training_lengths, dataset)
 
-    # mistakes are reported before anything is measured
-    check_runs(cfg, protocol, runs)
-    for line in kept.values():
-        line.check_measured(protocol, cfg.changes())
-    groups = group_seeds(runs)
-    paths = {name: path_to_keep(cfg, name, group) for name, group in groups.items() if cfg.keep}
-    Path(cfg.results_dir).mkdir(parents=True, exist_ok=True)
-    note_differences(runs, kept, cfg.keep)
+    # the models and the targets
+    runs, kept, dataset = open_runs(cfg)  # kept: rows that --keep wrote to files
+    trained = {run.config.block_size for run in runs.values()} | {row.trained for row in kept.values()}
+    lengths = choose_lengths(cfg, trained)
+    scored = count_targets(cfg, lengths)
+    ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
+    for path, row in kept.items():
+        row.check(path, dataset, ends, lengths, scored)
+    n_documents = len(set(documents))
+    print(
+        f"the same {len(ends)} blocks of {scored} tokens at every length, in {n_documents} documents of {dataset.name}"
+    )
+    if cfg.rope_scaling and not cfg.rope_factor:
+        print("note: rope is stretched as far as each length needs; servers use one factor for all: --rope_factor=8")
+    if n_documents < FEWEST_DOCUMENTS:
+        print(
+            f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or a text of more documents"
+        )
 
-    try:
-        lines = {name: measure_line(cfg, protocol, group) for name, group in groups.items()}
-    except KeyboardInterrupt:
-        print("\nstopped; finished measurements are saved, and the same command resumes", flush=True)
-        raise
-    lines |= kept
-    results = {name: result_of(protocol, line) for name, line in lines.items()}
+    # the losses: a row for runs that differ only in their seed
+    how = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
+    measure_run = partial(measure_lengths, cfg, dataset.val, lengths, scored, ends)
+    rows = rows_of(cfg, runs, dataset, lengths[-1], how, ends, documents, measure_run) | kept
 
-    # show, keep, log and draw
-    print_report(protocol, lines, results)
-    for name, path in paths.items():
-        lines[name].write(path)
-        print(f"kept      {path}.npz (seeds {', '.join(str(run['seed']) for run in lines[name].runs)})")
-    inputs = inputs_of(cfg, (runs | kept).values())
-    base = Path(cfg.results_dir, f"{protocol.stem}-{files.json_hash(inputs)[:6]}")
-    unlogged = base.with_suffix(".unlogged")  # new numbers stay so, also in further calls, until wandb has taken them
-    numbers = numbers_of(inputs, protocol, results)
-    file = base.with_suffix(".json")
-    if runs and not (file.exists() and file.read_text() == numbers):
-        unlogged.touch()
-    files.write(file, numbers)
-    print(f"numbers   {file}; the losses of each block: .npz files in the run folders")
-    if unlogged.exists() and publish(cfg, protocol, next(iter(runs.values())), results):
-        unlogged.unlink(missing_ok=True)
-    print(save_picture("picture", base.with_suffix(".png"), draw, protocol, results, cfg.changes(), cfg.delta))
+    # the numbers: the lowest loss at the longest length comes first; the reference is the first run, or else that
+    order = sorted(rows, key=lambda name: rows[name].losses.get(lengths[-1], np.array(np.inf)).mean())
+    reference = next(iter(rows)) if runs else order[0]
+    results = {name: numbers_of(rows[name], rows[reference]) for name in order}
+    print_report(results, lengths, reference)
+    print_differences(rows, reference)
+
+    # what was measured is saved first, logged second, drawn last
+    path = save_results(cfg, "length", dataset, results)
+    if runs:
+        log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
+    title = " ".join(["The loss of the same tokens, by the length of their context", *cfg.changes()])
+    background = kept if runs else ()
+    print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, title, background))
     return 0
 
 

@@ -25,10 +25,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from config import at_least, check_choices, read_layers, read_options
+from config import at_least, check_values, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
-MAX_LOGITS = 2**26  # above this many logits, training computes the loss in chunks
+MAX_LOGITS = 2**26  # above this many logits, the loss is computed without keeping them
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
@@ -44,31 +44,27 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def project(self, x, positions, past):
+    def project(self, x, context, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
-        qkv = self.c_attn(x).unflatten(-1, (3, positions.kind.n_head, -1))  # (B, T, 3, H, D)
-        q, k, v = qkv.unbind(2)
-        q = q.transpose(1, 2)  # (B, H, T, D)
-        k = k.transpose(1, 2)  # (B, H, T, D)
-        v = v.transpose(1, 2)  # (B, H, T, D)
-        if positions.kind.qk_norm:
+        qkv = self.c_attn(x).unflatten(-1, (3, context.config.n_head, -1))  # (B, T, 3, H, D)
+        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D)
+        if context.config.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
-        q, k = positions.scheme.rotate(q, k, x, positions.prepared, positions.layer, past)
+        q, k = context.scheme.rotate(q, k, x, context.prepared, context.layer, past)
         return q, k, v
 
-    def forward(self, x, positions, cache=None):
-        """x (B, T, C) -> (B, n, C): the last n tokens, one for each query in `positions`."""
-        past = cache.past[positions.layer] if cache else {}
-        q, k, v = self.project(x, positions, past)
+    def forward(self, x, context, cache=None):
+        """x (B, T, C) -> (B, n, C): the last n tokens, one for each query in `context`."""
+        past = cache.past[context.layer] if cache else {}
+        q, k, v = self.project(x, context, past)
         if cache:
-            k = cache.append((positions.layer, "k"), k, positions.kind.n_keys)  # (B, H, S, ·)
-            v = cache.append((positions.layer, "v"), v, positions.kind.n_keys)  # (B, H, S, D)
-            positions = positions.part(slice(None), slice(-k.size(2), None))
-        q = q[:, :, -len(positions.q_pos) :]
-        dropout_p = positions.kind.dropout if self.training else 0.0
-        y = attend(q, k, v, positions, dropout_p, self.sink)  # (B, H, n, D)
-        y = y.transpose(1, 2).flatten(-2)  # (B, n, C)
+            k = cache.append(context, "k", k)  # (B, H, S, ·)
+            v = cache.append(context, "v", v)  # (B, H, S, D)
+            context = context.part(slice(None), slice(-k.size(2), None))
+        q = q[:, :, -len(context.q_pos) :]
+        dropout_p = context.config.dropout if self.training else 0.0
+        y = attend(q, k, v, context, dropout_p, self.sink).transpose(1, 2).flatten(-2)  # (B, n, C)
         return self.resid_dropout(self.c_proj(y))
 
 
@@ -95,10 +91,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
 
-    def forward(self, x, positions, cache=None):
-        """x (B, T, C) -> (B, n, C): the tokens that `positions` has queries for. n is T, except in `GPT.hidden`."""
-        n = len(positions.q_pos)
-        x = x[:, -n:] + self.attn(self.ln_1(x), positions, cache)
+    def forward(self, x, context, cache=None):
+        """x (B, T, C) -> (B, n, C): the tokens that `context` has queries for. n is T, except in `GPT.hidden`."""
+        first = x.size(1) - len(context.q_pos)  # 0 makes no slice, and so no copy of a gradient; -n makes one
+        x = x[:, first:] + self.attn(self.ln_1(x), context, cache)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -119,27 +115,35 @@ class GPT(nn.Module):
         )
         self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
-        self.make_schemes(config)
+        self.make_schemes(config, [None] * (config.n_layer + 1))
         if seed is not None:
             self.init_weights(torch.Generator().manual_seed(seed))
             for n, scheme in enumerate((self.pos, *self.pos_kinds), 1):
                 # a different seed: with the same one, wpe would start as a copy of wte
                 scheme.init_weights(torch.Generator().manual_seed(seed + n))
 
-    def make_schemes(self, config):
-        """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others. Layers
-        that differ only in their windows, sinks and temperatures share one scheme. ValueError if the state dict would
-        hold a table that is no parameter."""
+    def make_schemes(self, config, trained):
+        """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others, with
+        the weights of the `trained` schemes of the model and of each layer. Layers share a scheme if its settings are
+        equal and they shared a trained one. ValueError if the weights do not fit."""
+        schemes = {}
+        used = []  # by the model and by each layer
+        for c, old in zip((config, *config.kinds), trained, strict=True):
+            key = old, c.scheme_settings
+            if key not in schemes:
+                schemes[key] = c.scheme_class(c)
+                try:
+                    if old:
+                        schemes[key].load_state_dict(old.state_dict(), assign=True)
+                except RuntimeError:
+                    raise ValueError(
+                        f"layers={config.layers!r}: the weights of {old.config.pos_scheme} do not fit {c.pos_scheme}"
+                    ) from None
+            used.append(schemes[key])
         self.config = config
-        configs = config.scheme_configs
-        schemes = {c: find_scheme(c.pos_scheme)(c) for c in dict.fromkeys(configs)}
         self.pos, *others = schemes.values()
         self.pos_kinds = nn.ModuleList(others)
-        self.schemes = [schemes[c] for c in configs[1:]]  # of each layer
-        for scheme in schemes.values():
-            scheme.windows = [kind.n_keys for kind in config.kinds]
-            for name in scheme.state_dict().keys() - dict(scheme.named_parameters()):  # loading would undo `override`
-                raise ValueError(f"register the scheme's buffer {name} with persistent=False, or as an nn.Parameter")
+        self.schemes = used[1:]
 
     def init_weights(self, generator):
         """Draws the shared weights as GPT-2 does: the more layers, the smaller the residual projections."""
@@ -161,57 +165,49 @@ class GPT(nn.Module):
         return model
 
     def override(self, config):
-        """Changes the windows, the temperatures or the schemes' settings in place. Returns the model. ValueError if a
-        layer's new scheme has other weights than its old one."""
-        trained = nn.ModuleList([self.pos, *self.schemes]).state_dict()
-        self.make_schemes(config)
-        self.to(self.lm_head.weight.device)
-        try:
-            nn.ModuleList([self.pos, *self.schemes]).load_state_dict(trained, assign=True)
-        except RuntimeError:
-            raise ValueError(f"layers={config.layers!r}: the model has no weights for such layers") from None
-        return self
+        """Changes windows, temperatures or the schemes' settings in place. Each layer keeps its weights, also if layers
+        become alike. Returns the model. ValueError if the weights do not fit."""
+        self.make_schemes(config, (self.pos, *self.schemes))
+        return self.to(self.lm_head.weight.device)
 
     def flops_per_token(self):
         """6 per weight that multiplies, plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311)."""
         c = self.config
         matrices = 6 * sum(p.numel() for p in self.transformer.parameters())
-        attention = 12 * c.n_layer * c.n_embd * c.block_size
-        return matrices + attention
+        return matrices + 12 * c.n_layer * c.n_embd * c.block_size
 
     def enter(self, idx, start=0, positions=None):
         """Embeds the tokens idx (B, T). They stand at `start`, start + 1, … or at `positions` (T,), which must ascend.
-        Returns x (B, T, C) and a list with the Positions of each block. ValueError as from `check_positions`."""
+        Returns x (B, T, C) and a list with the LayerContext of each block. ValueError as from `check_positions`."""
         c = self.config
         T = idx.size(1)
         c.check_positions(start + T, with_gaps=positions is not None)
 
         # where the tokens and all visible keys stand
         if positions is None:
-            first = max(0, start + 1 - max(self.pos.windows))  # the first key that any layer sees
+            first = max(0, start + 1 - max(kind.n_keys for kind in c.kinds))  # the first key that any layer sees
             positions = torch.arange(first, start + T, device=idx.device)
         k_pos = positions.to(idx.device)
         q_pos = k_pos[-T:]
 
         # what each layer needs of them
         prepared = {scheme: scheme.prepare(q_pos, k_pos) for scheme in (self.pos, *self.pos_kinds)}
-        layers = [
-            Positions(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos) for n, scheme in enumerate(self.schemes)
+        contexts = [
+            LayerContext(n, c.kinds[n], scheme, prepared[scheme], q_pos, k_pos) for n, scheme in enumerate(self.schemes)
         ]
 
         # the residual stream
         x = self.pos.embed(self.transformer.wte(idx), q_pos)
-        return self.transformer.drop(x), layers
+        return self.transformer.drop(x), contexts
 
     def hidden(self, idx, cache=None, last=None, positions=None):
         """The final hidden states (B, last, C) of the `last` tokens (None: all) of idx (B, T), which follow those in
         the cache. Without a cache, positions (T,) may have gaps but must ascend. ValueError if they do not suit."""
-        start = cache.pos if cache else 0
-        x, layers = self.enter(idx, start, positions)
+        x, contexts = self.enter(idx, cache.pos if cache else 0, positions)
         if last:  # the last block computes only these, which saves a quarter of an evaluation
-            layers[-1] = layers[-1].part(slice(-last, None), slice(None))
+            contexts[-1] = contexts[-1].part(slice(-last, None), slice(None))
         for n, block in enumerate(self.transformer.h):
-            x = block(x, layers[n], cache)
+            x = block(x, contexts[n], cache)
         if cache:
             cache.pos += idx.size(1)
         return self.transformer.ln_f(x)
@@ -225,8 +221,7 @@ class GPT(nn.Module):
         hidden = self.hidden(idx, cache, positions=positions)
         targets = targets.flatten()
         if len(targets) * self.config.vocab_size > MAX_LOGITS:
-            options = nn.LinearCrossEntropyOptions(batch_chunk_size=max(1, MAX_LOGITS // self.config.vocab_size))
-            return None, F.linear_cross_entropy(hidden.flatten(0, 1), self.lm_head.weight, targets, options=options)
+            return None, LargeLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)
         logits = self.lm_head(hidden)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets)
         return logits, loss
@@ -243,8 +238,7 @@ class GPT(nn.Module):
                 cache = KVCache()
                 new = idx[:, -limit:]
             logits, _ = self(new, cache=cache)
-            logits = logits[:, -1, :n_vocab].float()
-            new = draw(logits, **drawing)
+            new = draw(logits[:, -1, :n_vocab].float(), **drawing)
             yield new[:, 0]
             idx = torch.cat((idx, new), dim=1)
 
@@ -269,11 +263,11 @@ class Embedding(nn.Embedding):
 
 
 @dataclass(frozen=True)
-class Positions:
-    """The positions of a layer's queries and keys, and what else its attention depends on in this forward pass."""
+class LayerContext:
+    """All that a layer's attention depends on in a forward pass, except x: its settings, and where its tokens stand."""
 
     layer: int
-    kind: "GPTConfig"  # the layer's config
+    config: "GPTConfig"  # the layer's
     scheme: "PositionScheme"
     prepared: object  # what scheme.prepare returned
     q_pos: torch.Tensor  # (queries,) int64
@@ -284,24 +278,20 @@ class Positions:
         return replace(self, q_pos=self.q_pos[queries], k_pos=self.k_pos[keys])
 
     def tempered(self, x):
-        """x (…, queries, ·), with each query's row times its temperature, which is 1 up to block_size."""
-        if not self.kind.temperature:
+        """x (…, queries, ·), with each query's row times its temperature, which is 1 within the training length."""
+        if not self.config.temperature:
             return x
-        growth = (1 + self.q_pos // self.kind.block_size).log()[:, None]
-        return x * (1 + self.kind.temperature * growth).to(x.dtype)
-
-    @property
-    def biased(self):
-        return type(self.scheme).bias is not PositionScheme.bias
+        growth = (1 + self.q_pos // self.config.first_length).log()[:, None]
+        return x * (1 + self.config.temperature * growth).to(x.dtype)
 
     def mask(self, q, k):
         """What attention adds to the scores: (1 or B, 1 or H, queries, keys). A query sees itself and the `window` − 1
         keys before it; that counts keys, so positions may have gaps."""
         keys = torch.arange(len(self.k_pos), device=self.k_pos.device)
         queries = keys[-len(self.q_pos) :, None]
-        visible = (keys <= queries) & (keys > queries - self.kind.n_keys)
+        visible = (keys <= queries) & (keys > queries - self.config.n_keys)
         mask = torch.where(visible, 0.0, -torch.inf)[None, None]  # the fast kernels need four dimensions
-        if self.biased:
+        if self.scheme.biases:
             mask = mask + self.bias(q, k)
         return mask.to(q.dtype)
 
@@ -310,9 +300,9 @@ class Positions:
         return self.tempered(self.scheme.bias(q, k, self.q_pos, self.k_pos, self.prepared, self.layer))
 
 
-def attend(q, k, v, positions, dropout_p, sink=None):
+def attend(q, k, v, context, dropout_p, sink=None):
     """Causal attention of q (B, H, T, W) over k (B, H, S, W) and v (B, H, S, D), under the window, the temperature and
-    the bias of `positions`, with the heads' sinks (H,) if there are any. Returns (B, H, T, D). W is D, or more if the
+    the bias of `context`, with the heads' sinks (H,) if there are any. Returns (B, H, T, D). W is D, or more if the
     scheme added channels to q and k.
 
     If no mask or bias is needed, this is one flash call. Otherwise blocks of queries attend one after another, each to
@@ -321,8 +311,8 @@ def attend(q, k, v, positions, dropout_p, sink=None):
     """
     T = q.size(2)
     S = k.size(2)
-    if not positions.biased and T in (1, S) and S <= positions.kind.n_keys:  # a single query sees every key
-        return average(positions.tempered(q), k, v, None, dropout_p, sink)
+    if not context.scheme.biases and T in (1, S) and S <= context.config.n_keys:  # a single query sees every key
+        return average(context.tempered(q), k, v, None, dropout_p, sink)
 
     outputs = []
     offset = S - T  # keys before the first query
@@ -330,11 +320,11 @@ def attend(q, k, v, positions, dropout_p, sink=None):
     for start in reversed(range(0, T, size)):  # the last block first: the others fit into its buffers
         end = start + size
         block = slice(start, end)
-        first = max(0, offset + start - positions.kind.n_keys + 1)
+        first = max(0, offset + start - context.config.n_keys + 1)
         seen = slice(first, offset + end)  # the keys that this block can see
         queries = q[:, :, block]
         keys = k[:, :, seen]
-        part = positions.part(block, seen)
+        part = context.part(block, seen)
         mask = part.mask(queries, keys)
         outputs.append(average(part.tempered(queries), keys, v[:, :, seen], mask, dropout_p, sink))
     return torch.cat(outputs[::-1], dim=2)
@@ -369,7 +359,30 @@ def average(q, k, v, mask, dropout_p, sink):
         v = F.pad(v, (0, q.size(3) - D))  # flash kernels need equal widths
     is_causal = mask is None and Q > 1
     y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale=scale)
-    return y[:, :, -Q:, :D]
+    return y[:, :, y.size(2) - Q :, :D]
+
+
+class LargeLoss(torch.autograd.Function):
+    """Mean cross-entropy, in nats, of the logits hidden (N, C) @ weight.T (V, C) for the targets (N,). The forward pass
+    computes the gradient as well, so that no logits wait for the backward pass. (F.linear_cross_entropy ignores
+    autocast, and cannot be compiled.)"""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets):
+        logits = F.linear(hidden, weight)
+        log_probs = logits.float().log_softmax(dim=-1)
+        loss = F.nll_loss(log_probs, targets)
+        if ctx.needs_input_grad[0]:
+            ids = torch.arange(len(weight), device=targets.device)
+            grad = log_probs.exp_() - (ids == targets[:, None]).float()
+            grad = (grad / len(hidden)).to(logits.dtype)
+            ctx.save_for_backward(grad @ weight, grad.T @ hidden)
+        return loss
+
+    @staticmethod
+    def backward(ctx, scale):
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return scale * grad_hidden, scale * grad_weight, None
 
 
 class KVCache:
@@ -381,12 +394,13 @@ class KVCache:
         self.buffers = {}  # (layer, "k" or "v") -> (buffer (B, H, capacity, ·), end of its used part)
         self.past = defaultdict(dict)  # layer -> what its scheme keeps
 
-    def append(self, key, new, window):
+    def append(self, context, name, new):
         """Adds a layer's new keys or values (B, H, T, ·). Returns them and, of the older ones, those that the first
         new token sees through its window: (B, H, S, ·)."""
         T = new.size(2)
+        key = context.layer, name
         buffer, end = self.buffers.get(key, (new[:, :, :0], 0))
-        n_older = min(end, window - 1)
+        n_older = min(end, context.config.n_keys - 1)
         if end + T > buffer.size(2):  # room for twice as many, so that appending costs O(1) a token
             buffer = F.pad(buffer[:, :, end - n_older : end], (0, 0, 0, n_older + 2 * T))
             end = n_older
@@ -448,6 +462,8 @@ class PositionScheme(nn.Module):
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls
+        cls.embeds = cls.embed is not PositionScheme.embed
+        cls.biases = cls.bias is not PositionScheme.bias
 
     def __init__(self, config):
         super().__init__()
@@ -532,51 +548,48 @@ class Learnable(PositionScheme, name="learnable"):
         return x + self.wpe(pos)
 
 
-def scaled_theta(config):
-    """RoPE's base under config.rope_scaling. ntk: theta·s^(D/(D−2)) with s = rope_factor, which slows the slowest pair
-    by s and leaves the fastest unchanged. bloc97 2023."""
-    if config.rope_scaling != "ntk":
-        return config.rope_theta
-    D = config.rotated
-    return config.rope_theta * config.rope_factor ** (D / max(1, D - 2))  # a single pair has the same frequency anyway
-
-
 def rope_frequencies(config, device):
-    """RoPE's frequencies (D/2,), and the factor on q and on k, which is 1 without scaling. For config.rope_scaling, see
-    scaled_theta (ntk) and schemes/_rope_scaling.py (the others).
+    """RoPE's frequencies (D/2,) under config.rope_scaling, and the factor on q and on k, which is 1 without scaling:
+    see schemes/_rope_scaling.py.
 
     Only the fastest pairs turn, a share rope_fraction; the others have frequency 0. Barbero et al. 2024
     (arXiv 2410.06205).
     """
     D = config.rotated
     n_turning = int(config.rope_fraction * D / 2 + 1e-6)  # pairs
-    freqs = frequencies(D, device, scaled_theta(config))[:n_turning]
-    freqs = F.pad(freqs, (0, config.head_size // 2 - n_turning))
-    if config.rope_scaling in ("none", "ntk"):
-        return freqs, 1.0
-    from schemes import _rope_scaling  # here, as schemes import this file; importlib would break the compiled graph
-
-    law = getattr(_rope_scaling, config.rope_scaling)
-    return law(config, freqs)
+    freqs = frequencies(D, device, config.rope_theta)[:n_turning]
+    freqs, size = config.rope_law(config, freqs)
+    return F.pad(freqs, (0, config.head_size // 2 - n_turning)), size
 
 
 def precompute_freqs_cis(pos, freqs, size=1.0):
-    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,): (T, D/2) complex64."""
+    """size·e^(i·p·θ_j) for p in pos (T,) and θ in freqs (D/2,), as real and imaginary parts: (T, D/2, 2) float32."""
     angles = pos[:, None] * freqs
-    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
+    return (size * torch.stack((angles.cos(), angles.sin()), dim=-1)).float()
 
 
 def apply_rotary_emb(x, freqs_cis):
-    """Reads the channel pairs (2j, 2j+1) of x (B, H, T, D) as complex numbers and multiplies them by freqs_cis."""
+    """Reads the channel pairs (2j, 2j+1) of x (B, H, T, D) as complex numbers and multiplies them by those of
+    freqs_cis (T, D/2, 2)."""
+    if torch.compiler.is_compiling():
+        return multiply_in_real_numbers(x, freqs_cis)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # there are no complex bfloat16 numbers
     pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))  # (B, H, T, D/2)
-    pairs = pairs * freqs_cis
+    pairs = pairs * torch.view_as_complex(freqs_cis)
     return torch.view_as_real(pairs).flatten(-2).to(x.dtype)
+
+
+def multiply_in_real_numbers(x, freqs_cis):
+    """The same product for the compiler, which cannot fuse complex numbers."""
+    real, imag = x.unflatten(-1, (-1, 2)).unbind(-1)  # each (B, H, T, D/2)
+    cos, sin = freqs_cis.unbind(-1)
+    pairs = torch.stack((real * cos - imag * sin, real * sin + imag * cos), dim=-1)
+    return pairs.flatten(-2).to(x.dtype)
 
 
 class RoPE(PositionScheme, name="rope"):
     """Su et al. 2021 (arXiv 2104.09864), in LLaMA's complex form: rotates q and k by angles proportional to their
-    positions, so that q_i·k_j depends on positions only through i−j. For scaling, see rope_frequencies."""
+    positions, so that q_i·k_j depends on positions only through i−j."""
 
     reads = (
         "rope_theta",
@@ -625,12 +638,11 @@ def alibi_slopes(n_head):
 
 def widen(x, channels):
     """Adds channels (B|1, H|1, T|1, n) to x (B, H, T, D)."""
-    channels = channels.to(x.dtype)
+    channels = channels.to(x.dtype).expand(*x.shape[:3], -1)
+    x = torch.cat((x, channels), dim=-1)
     if x.is_cuda:  # its kernels need a multiple of 8 channels
-        width = x.size(-1) + channels.size(-1)
-        channels = F.pad(channels, (0, -width % 8))
-    channels = channels.expand(*x.shape[:3], -1)
-    return torch.cat((x, channels), dim=-1)
+        x = F.pad(x, (0, -x.size(-1) % 8))
+    return x
 
 
 class ALiBi(PositionScheme, name="alibi"):
@@ -647,21 +659,17 @@ class ALiBi(PositionScheme, name="alibi"):
 
     def __init__(self, config):
         super().__init__(config)
-        slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None]
-        slopes = slopes * math.sqrt(config.head_size)
+        slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None] * math.sqrt(config.head_size)
         high = slopes.to(torch.bfloat16).float()  # rounded here, because compiled code skips such casts
-        parts = torch.cat([high] * 3 + [slopes - high] * 3, dim=-1)
         self.slopes = slopes.tolist()  # (H, 1, 1)
-        self.parts = parts.tolist()  # (H, 1, 6)
+        self.parts = torch.cat([high] * 3 + [slopes - high] * 3, dim=-1).tolist()  # (H, 1, 6)
 
     def prepare(self, q_pos, k_pos):
         """The channels of q (H, 1, n) and of k (T, n), for float32 and for 16-bit floats."""
         slopes = torch.tensor(self.slopes, device=q_pos.device)
         parts = torch.tensor(self.parts, device=q_pos.device)
         digits = [q_pos // 65536 * 65536, q_pos // 256 % 256 * 256, q_pos % 256]
-        full = slopes, q_pos[:, None]
-        half = parts, torch.stack(digits * 2, dim=-1)
-        return full, half
+        return (slopes, q_pos[:, None]), (parts, torch.stack(digits * 2, dim=-1))
 
     def rotate(self, q, k, x, prepared, layer, past):
         full, half = prepared
@@ -675,6 +683,9 @@ CORE = tuple(SCHEMES)  # the schemes of this file
 # The settings, kinds of layers, and checks
 
 
+RopeScaling = Literal["none", "linear", "ntk", "yarn", "llama3"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
     # positions, which may differ from layer to layer (see layers)
@@ -686,7 +697,7 @@ class LayerConfig:
     rope_theta: float = 10000.0  # rope's base
     rope_partial: float = 1.0  # the share of a head's channels that rope has (rotary_pct); the others never turn
     rope_fraction: float = 1.0  # the share of rope's channel pairs that turn, the fastest of them (p-RoPE)
-    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"  # how rope extends past rope_block_size
+    rope_scaling: RopeScaling = "none"  # how rope extends past rope_block_size
     rope_factor: float = 1.0  # the context to reach, as a multiple of rope_block_size
     rope_block_size: int = 0  # the length that rope was trained at without scaling; 0: block_size
     rope_truncate: bool = True  # yarn: the ramp starts and ends at whole pairs, as in the authors' code
@@ -706,15 +717,23 @@ class GPTConfig(LayerConfig):
     gelu_tanh: bool = False  # the tanh approximation of GELU, as in OpenAI's GPT-2; nanoGPT uses the exact GELU
     qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper
     layers: str = ""  # kinds of layers, repeated over the depth: "window=64 *3 | pos_scheme=none"; empty: all alike
+    first_block_size: int = 0  # what shares of block_size and temperatures refer to; 0: block_size; see --init_from
     pos_init: float = INIT_STD  # initial standard deviation of the scheme's parameters
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
 
     def __post_init__(self):
         derived = vars(self)  # no fields: they follow from the settings
-        derived["options"] = read_options(find_scheme(self.pos_scheme).options, self.pos_options)
+        derived["scheme_class"] = find_scheme(self.pos_scheme)
+        derived["options"] = read_options(self.scheme_class.options, self.pos_options)
+        read = [getattr(self, name) for name in self.scheme_class.reads]
+        derived["scheme_settings"] = self.pos_scheme, self.pos_options, *read  # equal in layers that share a scheme
+        derived["first_length"] = self.first_block_size or self.block_size
         check_config(self)
         derived["n_keys"] = self.count_tokens("window", self.window) if self.window else math.inf  # that a query sees
+        derived["rope_law"] = getattr(importlib.import_module("schemes._rope_scaling"), self.rope_scaling)
         derived["kinds"] = layer_kinds(self)  # the config of each layer
+        for kind in self.kinds:
+            vars(kind)["kinds"] = self.kinds
 
     @property
     def head_size(self):
@@ -726,38 +745,34 @@ class GPTConfig(LayerConfig):
         return 2 * int(self.rope_partial * self.head_size / 2 + 1e-6)
 
     def count_tokens(self, name, amount):
-        """The setting's amount as a number of tokens. Below 1, it is a share of block_size."""
+        """The setting's amount as a number of tokens. Below 1, it is a share of the training length."""
         if amount > 1 and amount % 1:
             raise ValueError(f"{name}={amount} must be a whole number of tokens, or a share of block_size below 1")
-        return int(amount) if amount >= 1 else max(1, int(amount * self.block_size))
+        return int(amount) if amount >= 1 else max(1, int(amount * self.first_length + 1e-6))
 
     def kind(self, settings):
         """The config of a model whose layers all have these settings. A new scheme starts with its defaults."""
         name = settings.get("pos_scheme", self.pos_scheme)
         if name != self.pos_scheme:
             scheme = find_scheme(name)
-            if scheme.embed is not PositionScheme.embed:
-                raise ValueError(f"{name} acts on the embedding, so it cannot be the scheme of some layers")
-            names = {"pos_options", *find_scheme(self.pos_scheme).reads} - {*scheme.reads}
+            if scheme.embeds or (self.scheme_class.embeds and scheme is NoPE):
+                raise ValueError(
+                    f"all layers get the embedding of pos_scheme={self.pos_scheme}: some cannot have {name}"
+                )
+            names = {"pos_options", *self.scheme_class.reads} - {*scheme.reads}
             settings = {name: getattr(GPTConfig, name) for name in names} | settings
         return replace(self, layers="", **settings)
 
     @property
-    def scheme_configs(self):
-        """What the scheme of the model and those of its layers depend on; layers with equal ones share a scheme."""
-        kinds = (self, *self.kinds)
-        return [replace(kind, layers="", window=0, sink=False, temperature=0.0) for kind in kinds]
-
-    @property
     def max_positions(self):
         """How many positions the schemes are defined for; None: any number."""
-        limited = any(find_scheme(kind.pos_scheme).limited for kind in (self, *self.kinds))
+        limited = any(kind.scheme_class.limited for kind in (self, *self.kinds))
         return self.block_size if limited else None
 
     def check_positions(self, limit, with_gaps=False):
         """ValueError unless the scheme can take the positions below `limit`; with gaps, only some of them."""
         for kind in (self, *self.kinds):
-            if with_gaps and not find_scheme(kind.pos_scheme).gaps:
+            if with_gaps and not kind.scheme_class.gaps:
                 raise ValueError(f"{kind.pos_scheme} cannot take positions with gaps below {limit}")
         if limit > (self.max_positions or limit):
             raise ValueError(f"{self.pos_scheme} positions are defined for {self.block_size} tokens, not for {limit}")
@@ -780,16 +795,16 @@ def layer_kinds(config):
 
 def check_config(c):
     """ValueError for settings that are invalid or do not fit together."""
-    check_choices(c)
+    check_values(c)
     at_least(1, c, "block_size", "vocab_size", "n_layer", "n_head", "n_embd")
-    at_least(0, c, "window", "temperature", "pos_init", "sinusoidal_size")
+    at_least(0, c, "window", "temperature", "pos_init", "sinusoidal_size", "first_block_size")
     if not 0 <= c.dropout < 1:
         raise ValueError(f"dropout={c.dropout} must lie in [0, 1)")
     if c.n_embd % c.n_head:
         raise ValueError(f"n_embd={c.n_embd} must be a multiple of n_head={c.n_head}")
 
     # the scheme and its own settings
-    scheme = find_scheme(c.pos_scheme)
+    scheme = c.scheme_class
     reserved = {name for cls in SCHEMES.values() for name in cls.reads} - {*scheme.reads}
     unread = [name for name in sorted(reserved) if getattr(c, name) != getattr(GPTConfig, name)]
     if unread:

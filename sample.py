@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import config
-from data.tokenizers import tokenizer_from
+from data.tokenizers import read_escapes, tokenizer_from
 from run.checkpoint import Overrides, load_checkpoint
 from run.device import autocast, pick_device, pick_dtype
 from run.script import script
@@ -23,25 +23,23 @@ from run.script import script
 class SampleConfig(Overrides):
     # what is written
     out_dir: config.PathName = "out/rope"  # also without --out_dir=: a run folder (its best.pt) or a .pt file
-    start: str = "\n"  # the prompt (another character if the text has no line ends); FILE:path reads it from a file
-    num_samples: int = 3  # how many continuations of the prompt
-    max_new_tokens: int = 500  # the length of a continuation
+    start: str = "\n"  # the prompt (\n: a line end, or another character in a text without); FILE:path: in a file
+    num_samples: config.Count = 3  # how many continuations of the prompt
+    max_new_tokens: config.Count = 500  # the length of a continuation
     stop: bool = False  # end a continuation where its document ends
     temperature: float = 0.8  # 0: always the likeliest token
     top_k: int = 200  # draw from the k likeliest tokens; 0: from all
     top_p: float = 1.0  # draw from the fewest likeliest tokens whose probabilities add up to this
-    seed: int = 1337  # another seed gives other texts
+    seed: config.Seed = 1337  # another seed gives other texts
 
     def __post_init__(self):
         super().__post_init__()
-        config.at_least(1, self, "num_samples", "max_new_tokens")
-        config.at_least(0, self, "temperature", "top_k", "seed")
         config.at_least(1e-6, self, "top_p")
 
 
 def find_prompt(cfg, tokenizer):
     """The prompt that --start gives or, if the text has no line ends, a character of it instead of the default."""
-    prompt = cfg.start
+    prompt = read_escapes(cfg.start)
     if prompt.startswith("FILE:"):
         prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode("utf-8-sig")
     if not prompt:

@@ -24,13 +24,14 @@ from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
-from run.optimizer import Optimizer
+from run.optimizer import Optimizer, clip
 from run.script import Stop, script
-from run.start import find_run, inherited_settings, start
+from run.start import all_settings, find_run, start
 from run.tracking import Pace, RunLog, WandbMode, check_project
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
 
+LONG_RUN = 2000  # steps: in a shorter run, compiling takes longer than it saves
 VAL_TOKENS = 65_536  # the most that are used to validate during training; --eval_only uses the whole validation text
 
 
@@ -43,54 +44,43 @@ class TrainConfig(GPTConfig):
     n_head: int = 4
     n_embd: int = 128
     bias: bool = False  # biases in Linear and LayerNorm; slightly better and faster without
-    init_from: config.PathName = ""  # start with the weights of a run, of nanoGPT's ckpt.pt or of a GPT-2 (gpt2)
+    init_from: config.PathName = ""  # start with the weights of a run; tools.import_weights makes one of GPT-2's
     # data
     dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # positions are sampled below it in each step (Ruoss 2023); 0: positions 0, 1, 2, …
-    sampled_every: int = 1  # sampled in every n-th step; in the others, positions are 0, 1, 2, …
-    batch_size: int = 32  # windows per micro-step
-    gradient_accumulation_steps: int = 1  # micro-steps per step, over all processes
+    sampled_every: config.Count = 1  # sampled in every n-th step; in the others, positions are 0, 1, 2, …
+    batch_size: config.Count = 32  # windows per micro-step
+    gradient_accumulation_steps: config.Count = 1  # micro-steps per step, over all processes
     # optimizer
     optimizer: Literal["muon", "adamw"] = "muon"  # muon is for the layers' matrices; with --init_from: adamw
-    max_iters: int = 850  # steps
+    max_iters: config.Count = 850  # steps
     learning_rate: float = 4e-3  # AdamW's peak
     muon_lr: float = 0.04  # Muon's peak; both follow the same schedule
     warmup_iters: int = 30  # steps over which the rates rise
     decay: Literal["linear", "cosine"] = "linear"  # how the rates fall after the warm-up
     min_lr: float = 0.0  # AdamW's at the end
     weight_decay: float = 0.1  # for matrices and tables
-    beta1: float = 0.9  # AdamW's average of gradients
-    beta2: float = 0.99  # AdamW's average of squared gradients
+    beta1: config.Share = 0.9  # AdamW's average of gradients
+    beta2: config.Share = 0.99  # AdamW's average of squared gradients
     grad_clip: float = 1.0  # largest gradient norm; 0: no clipping
-    seed: int = 1337  # for weights, batches and dropout
+    seed: config.Seed = 1337  # for weights, batches and dropout
     # this call only, not part of the experiment: run.checkpoint.CALL_FIELDS lists the same names
     out_dir: config.PathName = ""  # the run's folder; default: out/ and the names of the config files, or the scheme
     resume: bool = False  # resume the run in out_dir, also with other settings, such as a larger max_iters
     overwrite: bool = False  # replace the run in out_dir
     eval_only: bool = False  # print the loss of the best checkpoint over the whole validation text
-    eval_interval: int = 100  # steps between evaluations, each of which saves a checkpoint
-    log_interval: int = 10  # steps between log lines
+    eval_interval: config.Count = 100  # steps between evaluations, each of which saves a checkpoint
+    log_interval: config.Count = 10  # steps between log lines
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
-    compile: bool | None = None  # torch.compile; default: on a CUDA device only
+    compile: bool | None = None  # torch.compile; default: on a CUDA device, unless the run is short
     wandb_mode: WandbMode = "auto"  # auto: as you have set wandb, or online with a login, offline without
-    wandb_project: str = "lengthwise"  # where the charts go
+    wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
     wandb_group: str = ""  # default: the dataset
 
     def __post_init__(self):
-        config.check_choices(self)
+        config.check_values(self)
         model_config = self.model_config(self.vocab_size or 1)  # checks the model's fields
-        config.at_least(
-            1,
-            self,
-            "batch_size",
-            "gradient_accumulation_steps",
-            "max_iters",
-            "eval_interval",
-            "log_interval",
-            "sampled_every",
-        )
-        config.at_least(0, self, "muon_lr", "min_lr", "grad_clip", "warmup_iters", "seed", "vocab_size")
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
             model_config.check_positions(self.max_position, with_gaps=True)
@@ -135,11 +125,13 @@ def train(cfg, run=None, source=None):
 
     # the text, its batches and the validation windows
     dataset = data.load(cfg.dataset)
-    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed)
+    batches = data.Batches(dataset.train, cfg.block_size, rows, cfg.seed, world.device)
     val_starts = dataset.val.val_starts(cfg.block_size, VAL_TOKENS)
 
     # the model: with new weights, with those of another run, or where an earlier call stopped
-    model = GPT(cfg.model_config(dataset.tokenizer.n_vocab), seed=cfg.seed).to(world.device)
+    model_config = cfg.model_config(dataset.tokenizer.n_vocab)
+    model = GPT(model_config, seed=cfg.seed).to(world.device)
+    flops_per_token = model.flops_per_token()
     optimizer = Optimizer(model, cfg)
     checkpoint, messages = start(cfg, model, optimizer, dataset, run, source)
     step = checkpoint.step
@@ -148,14 +140,15 @@ def train(cfg, run=None, source=None):
             print(f"{cfg.out_dir} is finished: {step} steps, best validation loss {checkpoint.best_val_loss:.4f}")
         return checkpoint.best_val_loss
 
-    # compile the model, and average gradients over the processes
-    compiled = world.device.type == "cuda" if cfg.compile is None else cfg.compile
+    # compile the model for a long run, and average gradients over the processes
+    compiled = world.device.type == "cuda" and cfg.max_iters - step >= LONG_RUN if cfg.compile is None else cfg.compile
     step_model = torch.compile(model) if compiled else model
     if world.size > 1:
         step_model = DistributedDataParallel(step_model, find_unused_parameters=bool(cfg.layers))
 
     # open the log
-    log = RunLog(cfg, world.rank, checkpoint.segment, step)
+    pace = Pace(step, cfg.max_iters, rows * cfg.block_size, flops_per_token, peak)
+    log = RunLog(cfg, world.rank, checkpoint.segment, pace)
     log.say(
         f"{cfg.out_dir}: {cfg.pos_scheme}, {sum(p.numel() for p in model.parameters()):,} parameters, {cfg.optimizer}",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
@@ -167,20 +160,18 @@ def train(cfg, run=None, source=None):
     # the loss before the first step; from here on, a signal asks the loop to save and stop
     stop = Stop()
     stopping = False
-    unsaved = ""  # why the latest checkpoint could not be saved
     validate = partial(evaluate, model, dataset.val, val_starts, len(micro_steps[0]), world)
     if step == 0:
         val_loss = validate()
         log(0, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
 
-    pace = Pace(step, cfg.max_iters, rows * cfg.block_size, model.flops_per_token(), peak)
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
         max_position = 0 if step % cfg.sampled_every else cfg.max_position
         positions = data.sampled_positions(cfg.block_size, max_position, (cfg.seed, step))
         for n, my_rows in enumerate(micro_steps):
-            x, y = world.place(batches(step, my_rows.start, my_rows.stop))
+            x, y = batches(step, my_rows.start, my_rows.stop)
             if cfg.dropout:  # a resumed run draws the same masks
                 torch.manual_seed(hash((cfg.seed, step, n, world.rank)))
             if world.size > 1:  # only the last micro-step averages gradients over the processes
@@ -193,7 +184,7 @@ def train(cfg, run=None, source=None):
 
         # clip the gradient and update the weights
         share = optimizer.set_rates(step)
-        grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        grad_norm = clip(model, cfg.grad_clip or math.inf)
         optimizer.step()
         model.zero_grad()
         step += 1
@@ -215,29 +206,22 @@ def train(cfg, run=None, source=None):
             if evaluating:
                 row["val/loss"] = validate()
             if not math.isfinite(row["train/loss"] + row.get("val/loss", 0.0)):
-                raise ValueError(
-                    f"the loss is not finite at step {step}: lower --learning_rate; the last checkpoint is kept"
-                )
+                kept = "the last checkpoint is kept" if any(log.folder.glob("*.pt")) else "nothing was saved"
+                raise ValueError(f"the loss is not finite at step {step}: lower --learning_rate; {kept}")
             log(step, row, pace.line(step, row))
             loss_sum.zero_()
-            pace.restart(step)
 
         # save after each evaluation and before stopping
         if world.rank == 0 and (evaluating or stopping):
             checkpoint = replace(checkpoint, step=step, weights=model.state_dict(), optimizer=optimizer.state_dict())
-            checkpoint, unsaved = save_run(log.folder, checkpoint, row["val/loss"] if evaluating else math.inf)
-            if unsaved:
-                log.say(f"{unsaved}. The last checkpoint is kept; training continues and will try again")
+            checkpoint = save_run(log.folder, checkpoint, row["val/loss"] if evaluating else math.inf)
 
     # say where everything is
     stop.restore()
     if world.rank == 0:
-        if not unsaved:
-            log.say_results(step, pace, checkpoint.best_val_loss)
-        log.close()
-    world.sum(0)  # waits until the first process has saved
-    if unsaved:
-        raise ValueError(f"{unsaved}. Free some space and resume: python train.py --resume --out_dir={log.quoted}")
+        log.close(step, checkpoint.best_val_loss)
+    if world.size > 1:
+        dist.barrier()  # the first process has saved
     if step < cfg.max_iters:
         raise KeyboardInterrupt(stop.signum)
     return checkpoint.best_val_loss
@@ -272,7 +256,7 @@ def main(argv):
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
     with files.locked(Path(values["out_dir"])) if writes else contextlib.nullcontext():
         run = find_run(values)
-        cfg = TrainConfig(**inherited_settings(TrainConfig, values, run, source) | values)
+        cfg = TrainConfig(**all_settings(TrainConfig, values, run, source))
         try:
             if cfg.eval_only:
                 eval_only(cfg, run, values)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import data
-from evaluation.windows import choose_blocks
+from eval_length import choose_blocks
 from model import GPT
 from run.checkpoint import load_checkpoint
 from run.script import script
@@ -49,11 +49,11 @@ def losses_of(model, tokens, context=None):
 def read(model, split):
     """Texts (TEXTS, 4T + 1), the states of short contexts and of long ones at their ends, and the texts' documents."""
     T = model.config.block_size
-    blocks = choose_blocks(split, 4 * T, SCORED, TEXTS, 1337)
-    tokens = split.windows(blocks.ends - 4 * T, 4 * T)
+    ends, documents = choose_blocks(split, 4 * T, SCORED, TEXTS, 1337)
+    tokens = split.windows(ends - 4 * T, 4 * T)
     short = torch.stack(states_of(model, tokens[:, -T - 1 : -1]))
     long = torch.stack(states_of(model, tokens[:, :-1]))
-    return tokens, short, long, blocks.documents
+    return tokens, short, long, documents
 
 
 def undone(model, states, end):

@@ -4,18 +4,64 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.results import BENCHMARK, FAR, ROOT, losses_of, read_lines, recall_of, rise_of, task_of
-from evaluation.lines import Line, is_line
-from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, label_ends, length_axis, line_styles
+from benchmark.results import (
+    ROOT,
+    has_row,
+    losses_of,
+    parts_of,
+    read_row,
+    read_rows,
+    recall_of,
+    rise_of,
+    task_of,
+)
+from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
 STEPS = {850: "", 1725: "time", 3400: "steps", 6900: "steps6900/baseline"}  # the folder of each number of steps
+LEARNERS = ("none", "learnable", "alibi", "rope", "t5", "fox5", "rope_nope")
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
 def by_length(line):
     """{length of the context: the mean losses of the models}"""
     return {round(line.trained * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
+
+
+def label_ends(axes, ends):
+    """Names lines beside the axes, with their markers: as high as they end, but far enough apart to read. Lines that
+    end at the right, in view, are joined with their labels. ends: [(label, style, (x, y) of the end)]; y is NaN for a
+    line that is not drawn."""
+    axes.autoscale_view()  # otherwise matplotlib may compute the limits later
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = np.nan_to_num([to_axes.transform(end) for *_, end in ends])
+    order = np.argsort(-places[:, 1], kind="stable")
+    heights = spread(places[order, 1], min(0.05, 1 / len(ends)))
+    for i, height in zip(order, heights, strict=True):
+        label, style, _ = ends[i]
+        x, y = places[i]
+        if x <= 0.9 or not 0 <= y <= 1:
+            x, y = 1.03, height
+        leader = style | {"linewidth": 0.7, "linestyle": "-", "markevery": [1]}
+        axes.plot([x, 1.03], [y, height], transform=axes.transAxes, clip_on=False, **leader)
+        axes.text(
+            1.03,
+            height,
+            f"   {label}",
+            transform=axes.transAxes,
+            va="center",
+            fontsize=9,
+            color=style["color"],
+            alpha=style.get("alpha"),
+        )
+
+
+def spread(heights, apart):
+    """Heights that descend, moved as little as possible so that each lies at least `apart` below the one before: from
+    the top of the axes down, and up again from their bottom."""
+    steps = apart * np.arange(len(heights))
+    spaced = np.minimum.accumulate(np.minimum(heights, 1 - apart / 2) + steps) - steps
+    return np.maximum(spaced, steps[::-1])
 
 
 def draw_curves(axes, curves, remarks, trained, models=MODELS, ticks=None):
@@ -46,8 +92,7 @@ def draw_losses(axes, lines, models=MODELS, unit="character"):
     for name, line in lines.items():
         curve = by_length(line)
         curves[name] = curve
-        _, rise, _ = rise_of(line)
-        if rise > FAILED:
+        if rise_of(line)["mean"] > FAILED:
             last = max(curve)
             remarks[name] = f" rises to {curve[last].mean():.2f} at {last:,}"
         else:
@@ -63,7 +108,7 @@ def draw_decision():
         "five models of each scheme unless a label says otherwise; right: other, smaller models; thin: single models"
     )
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
-    draw_losses(left, read_lines(".", f"rope,sinusoidal,none,{FINDERS}"))
+    draw_losses(left, read_rows(".", f"rope,sinusoidal,none,{FINDERS}"))
     left.set_title("Past the training length, three schemes fail; DAPE is lowest")
 
     curves = {}
@@ -85,7 +130,7 @@ def draw_alibi():
     """How much of their slopes the heads that copy undo, and the loss, by the context (benchmark.clock)."""
     notes = "one ALiBi model of 17M parameters; left: under a window of 512 tokens"
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
-    with np.load(BENCHMARK / "clock/alibi-17M.npz") as arrays:
+    with np.load(ROOT / "benchmark/clock/alibi-17M.npz") as arrays:
         shares = arrays["undone"]
     curves = {}
     for head in (4, 5):
@@ -98,30 +143,34 @@ def draw_alibi():
         xlabel="tokens of context",
         ylabel="share of the slope undone",
     )
-    draw_losses(right, {"alibi": Line.read(BENCHMARK / "clock/alibi")}, models=1, unit="token")
+    draw_losses(right, {"alibi": read_row("tokens/larger/alibi")}, models=1, unit="token")
     right.set_title("Where they stop, the loss rises")
     return figure
 
 
 def draw_larger():
     """Models of twenty times the size."""
-    title = "With 17M parameters, ALiBi rises; FoX, rope_nope and YaRN gain up to 2,048 tokens"
+    title = "With 17M parameters, RoPE fails and ALiBi rises; under a window, RoPE stays level"
     notes = "three models of each scheme unless a label says otherwise; thin: single models"
     figure, (axes,) = figure_of(1, title, 8, 5, notes)
-    draw_losses(axes, read_lines("larger"), models=3, unit="token")
+    draw_losses(axes, read_rows("larger"), models=3, unit="token")
     return figure
 
 
 def draw_models():
     """The positions of well-known models, without windows and with them."""
-    figure, panels = figure_of(2, "", 7, 5, "three models of each recipe; thin: single models")
+    notes = (
+        "three models with the layers of each recipe (inkling, gemma3, gemma4, olmo3 and glm4 without their QK-norm); "
+        "thin: single models"
+    )
+    figure, panels = figure_of(2, "", 7, 5, notes)
     recipes = {
         "All layers see everything": "rope,smollm3,glm4,key_offset,alibi_offset",
         "Some layers have a window of 32": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,gpt_oss_without_sinks,"
         "granite_swa,mimo_v2",
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
-        draw_losses(axes, read_lines("models", names), models=3)
+        draw_losses(axes, read_rows("models", names), models=3)
         axes.set_title(title)
     return figure
 
@@ -134,51 +183,12 @@ def draw_onset():
         256: "Sinusoidal positions fail at once, RoPE and none later",
         160: "Enlarged: the others stay level or gain",
     }
-    losses = {name: by_length(line) for name, line in read_lines("onset").items()}
+    losses = {name: by_length(line) for name, line in read_rows("onset").items()}
     panels[1].set_ylim(0.85, 1.25)
     for axes, (end, title) in zip(panels, titles.items(), strict=True):
         curves = {name: {n: loss for n, loss in curve.items() if n <= end} for name, curve in losses.items()}
         draw_curves(axes, curves, {}, [128], models=3)
         axes.set(title=title, xlabel="characters of context", ylabel="loss (nats per character)")
-    return figure
-
-
-def draw_seeing():
-    """A point for each scheme with kept answers: does its loss rise on text, and does it find what is far?"""
-    figure, (axes,) = figure_of(1, "No scheme is both flat (bottom) and finds nearly all far facts (right)", 8, 5)
-    points = []
-    for name in [*read_lines("recall"), "window/rope-window128"]:
-        by_distance, n_models = recall_of(name)
-        found = 100 * by_distance[FAR]  # by each model that learned the task
-        if len(found):
-            points.append((found.mean(), name, found, n_models))
-    points.sort()
-    axes.set_ylim(-0.03, 0.3)
-    ends = []  # of those above the picture
-    before = (0, 0)
-    height = 5
-    styles = line_styles((Path(name).name,) for _, name, *_ in points)
-    for style, (mean, name, found, n_models) in zip(styles, points, strict=True):
-        _, rise, width = rise_of(Line.read(BENCHMARK / name))
-        spread = [[mean - found.min()], [found.max() - mean]]
-        axes.errorbar(mean, rise, width, spread, elinewidth=0.8, **style | {"linestyle": "none"})
-        label = Path(name).name
-        if len(found) < n_models:
-            label += f" ({len(found)} of {n_models} models)"
-        if rise > 0.3:
-            ends.append((f"{label} rises by {rise:.2f} and finds {mean:.0f}%", style, (mean, rise)))
-            continue
-        is_near = np.allclose(before, (mean, rise), atol=(5, 0.02))
-        height = height + 12 if is_near else 5
-        side = {"xytext": (5, height), "ha": "left"} if mean < 75 else {"xytext": (-5, height), "ha": "right"}
-        axes.annotate(label, (mean, rise), textcoords="offset points", fontsize=9, color=style["color"], **side)
-        before = (mean, rise)
-    axes.set(
-        xlabel="far facts found by the models that learned the task, and their range (%)",
-        ylabel="rise of the loss from its best length (nats; ±: 95%)",
-    )
-    axes.grid(alpha=0.25)
-    label_ends(axes, ends)
     return figure
 
 
@@ -195,9 +205,9 @@ def draw_steps():
         for name in ("dape", "fox5", "alibi", "rope_nope", "window/rope-window128"):
             curves[name] = {}
             for steps, folder in STEPS.items():
-                path = BENCHMARK / folder / (name if steps == 850 else Path(name).name)
-                if is_line(path):
-                    curves[name][steps] = losses_of(Line.read(path))[multiple].mean(axis=1)
+                path = f"{folder}/{Path(name).name}" if folder else name
+                if has_row(path):
+                    curves[name][steps] = losses_of(read_row(path))[multiple].mean(axis=1)
         draw_curves(axes, curves, {}, [])
         axes.set(title=title, xlabel="steps of training", ylabel="loss (nats per character)")
     return figure
@@ -207,14 +217,14 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = "three models of each scheme unless a label says otherwise, without those that did not learn the task"
     titles = {
-        "copy": "copy: RoPE at sampled positions",
+        "copy": "copy: sampled positions, at 0, 1, 2, … and as trained",
         "reverse": "reverse: fox5, two models of three",
         "sort": "sort: fox5, learned positions and none",
     }
     figure, panels = figure_of(3, "", 5, 4.5, notes)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
-        for name in ("none", "learnable", "alibi", "rope", "rope_sampled", "t5", "fox5", "rope_nope"):
+        for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512"):
             exact, has_learned = task_of(f"{task}/{name}")
             if has_learned.any():
                 curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
@@ -223,7 +233,31 @@ def draw_tasks():
     return figure
 
 
+def draw_tokens():
+    """Which tokens gain and lose past the training length."""
+    notes = "parts of Δ, by where a token and the four before it were seen; they add up to Δ; bars: 95% intervals"
+    figure, panels = figure_of(2, "", 6, 4, notes)
+    titles = {
+        ("tokens", 2): "Small models at twice the training length",
+        ("tokens/larger", 4): "ALiBi on BPE tokens at four times the training length",
+    }
+    for axes, (call, title) in zip(panels, titles.items(), strict=True):
+        rows = parts_of(*call)
+        rows = {name: parts for name, parts in rows.items() if parts["Δ"][0] < FAILED}
+        _, *classes = next(iter(rows.values()))
+        for i, (words, style) in enumerate(zip(classes, line_styles(zip(classes)), strict=True)):
+            means, widths = np.transpose([parts[words] for parts in rows.values()])
+            heights = np.arange(len(rows)) + (i - 1) / 5
+            axes.errorbar(means, heights, xerr=widths, label=words, **style | {"linestyle": "none"})
+        axes.set_yticks(range(len(rows)), rows)
+        axes.invert_yaxis()
+        axes.axvline(0, color="0.6", linewidth=1, zorder=0)
+        axes.set(title=title, xlabel="part of Δ (nats)")
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
 if __name__ == "__main__":
-    for draw in (draw_alibi, draw_decision, draw_larger, draw_models, draw_onset, draw_seeing, draw_steps, draw_tasks):
+    for draw in (draw_alibi, draw_decision, draw_larger, draw_models, draw_onset, draw_steps, draw_tasks, draw_tokens):
         name = draw.__name__.removeprefix("draw_")
         draw().savefig(ROOT / "docs" / f"{name}.png")

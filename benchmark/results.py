@@ -1,4 +1,4 @@
-"""What the kept results say: the lines of a folder of benchmark/, and the value and ± of an expression such as
+"""What the kept results say: the rows of a folder of benchmark/, and the value and ± of an expression such as
 "alibi - rope@16".
 """
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.lines import Line, is_line
-from evaluation.protocols import signed
-from evaluation.statistics import FLAT, interval, rise, verdict
-from evaluation.tasks import exact_of, learned
+from benchmark.tokens import CLASSES
+from eval_length import signed
+from evaluation.answers import learned, right_of
+from evaluation.rows import TOKENS, Row
+from evaluation.statistics import FLAT, interval, pair, rise, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -28,118 +29,137 @@ FAR = 8  # times the training length: how far back far facts stand in recall, at
 LEARNED = 0.5  # a model has learned recall if it finds this share of the facts 64 to 127 characters back
 
 
-def losses_of(line):
+def has_row(name):
+    return (BENCHMARK / f"{name}.npz").is_file()
+
+
+def read_row(name):
+    """The Row benchmark/NAME.npz."""
+    return Row.read(BENCHMARK / f"{name}.npz")
+
+
+def losses_of(row):
     """{length in multiples of the training length: (seeds, blocks)}."""
-    lengths = sorted(int(name) for name in line.arrays if name.isdecimal())
-    return {n / line.trained: line.arrays[str(n)] for n in lengths}
+    return {n / row.trained: losses for n, losses in row.losses.items()}
 
 
-def read_lines(folder, names=""):
-    """{name: Line} of a folder of benchmark/, or of those in a list of names, a,b,c. The lowest loss at the longest
+def read_rows(folder, names=""):
+    """{name: Row} of a folder of benchmark/, or of those in a list of names, a,b,c. The lowest loss at the longest
     length comes first, undefined ones last."""
     chosen = names.split(",") if names else [path.stem for path in (BENCHMARK / folder).glob("*.npz")]
-    lines = {name: Line.read(BENCHMARK / folder / name) for name in chosen}
-    last = max(max(losses_of(line)) for line in lines.values())
+    rows = {name: read_row(f"{folder}/{name}") for name in chosen}
+    last = max(max(losses_of(row)) for row in rows.values())
 
     def loss_at_last(name):
-        return np.mean(losses_of(lines[name]).get(last, np.inf))
+        return np.mean(losses_of(rows[name]).get(last, np.inf))
 
-    return {name: lines[name] for name in sorted(lines, key=loss_at_last)}
+    return {name: rows[name] for name in sorted(rows, key=loss_at_last)}
 
 
 @dataclass(frozen=True)
 class Value:
     mean: float
     width: float  # the half-width of its ±
-    seeds: int  # the fewest of the lines in it
+    seeds: int  # the fewest of the rows in it
+    by_file: np.ndarray  # the mean of each file
 
     def __str__(self):
         return signed(self.mean, self.width)
 
+    @property
+    def agreeing(self):
+        """How many files have the sign of the mean."""
+        return int(np.sum(np.sign(self.by_file) == np.sign(self.mean)))
+
 
 def value_of(expression, folder="."):
-    """The Value of  rope@16, a line's loss at 16 times its training length, of  Δrope@16, that minus its loss at 1×, of
+    """The Value of  rope@16, a row's loss at 16 times its training length, of  Δrope@16, that minus its loss at 1×, of
     Δrope@16/2, minus its loss at 2×, or of a difference,  t5 - alibi@8, at 8 times the training length of the last;
-    @4,8 is the mean of both. alibi:foreign@16 is what the true context gains over a foreign one in a line of the
-    protocol `context`. ValueError for lines that were scored on different blocks."""
-    names, _, at = expression.rpartition("@")
+    @4,8 is the mean of both. alibi:foreign@16 is what the true context gains over a foreign one, measured
+    by evaluation.context. "… without 671,672" leaves two files out, by their numbers in the text. ValueError for rows
+    that were scored on different blocks."""
+    measured, _, left_out = expression.partition(" without ")
+    names, _, at = measured.rpartition("@")
     at, _, origin = at.partition("/")
     multiples = [float(n) for n in at.split(",")]
     names = names.split(" - ")
-    lines = [Line.read(BENCHMARK / folder / name.strip("Δ").partition(":")[0]) for name in names]
-    if any(not np.array_equal(line.blocks.ends, lines[0].blocks.ends) for line in lines):
-        raise ValueError(f"{expression}: these lines were scored on different blocks")
-    unit = lines[-1].trained
+    rows = [read_row(f"{folder}/{name.strip('Δ').partition(':')[0]}") for name in names]
+    if any(not np.array_equal(row.ends, rows[0].ends) for row in rows):
+        raise ValueError(f"{expression}: these rows were scored on different blocks")
+    unit = rows[-1].trained
 
-    def values(name, line):
+    def values(name, row):
         """(seeds, blocks), the mean over the multiples."""
         kind = name.partition(":")[2]
         parts = []
         for multiple in multiples:
             n = round(multiple * unit)
-            part = line.arrays[str(n)]
+            part = row.arrays[str(n)]
             if kind:
-                part = line.arrays[f"{kind}-{n}"] - part
+                part = row.arrays[f"{kind}-{n}"] - part
             if name.startswith("Δ"):
-                part = part - line.arrays[str(round(float(origin or 1) * line.trained))]
+                part = part - row.arrays[str(round(float(origin or 1) * row.trained))]
             parts.append(part)
         return np.mean(parts, axis=0)
 
-    groups = {}  # lines of the same models are one group: their seeds are paired
-    for n, (name, line) in enumerate(zip(names, lines, strict=True)):
-        models = tuple(run["checkpoint"] for run in line.runs)
-        sign = -1 if n else 1
-        groups[models] = groups.get(models, 0) + sign * values(name, line)
-    mean, width = interval(groups.values(), lines[0].blocks.documents)
-    return Value(mean, width, min(len(line.runs) for line in lines))
+    terms = [(row.models, (-1 if n else 1) * values(names[n], row)) for n, row in enumerate(rows)]
+    files = rows[0].documents
+    counted = ~np.isin(files, [int(file) for file in left_out.split(",") if file])
+    groups = [group[:, counted] for group in pair(terms)]
+    files = files[counted]
+    mean, width = interval(groups, files)
+    blocks = sum(group.mean(axis=0) for group in groups)
+    by_file = np.array([blocks[files == file].mean() for file in np.unique(files)])
+    return Value(mean, width, min(len(row.seeds) for row in rows), by_file)
 
 
-def rise_of(line):
-    """`rise` of a line: its best length in multiples of the training length, the rise, and its ±."""
-    return rise(losses_of(line), 1, line.blocks.documents)
+def parts_of(folder, multiple):
+    """{name: {title: (mean, width)}} of the rows of a folder with losses of tokens: Δ at a multiple of the training
+    length, and the parts of it that the classes of tokens have, which add up to it."""
+    classes = np.load(BENCHMARK / folder / "seen.npy")
+    masks = {"Δ": np.ones(classes.shape)}
+    for i, title in enumerate(CLASSES):
+        mask = classes == i
+        masks[f"{title} ({mask.mean():.0%})"] = mask
+    parts = {}
+    for name, row in read_rows(folder).items():
+        far = row.arrays[f"{row.trained * int(multiple)}{TOKENS}"]
+        deltas = far - row.arrays[f"{row.trained}{TOKENS}"]
+        parts[name] = {title: interval([(deltas * mask).mean(axis=2)], row.documents) for title, mask in masks.items()}
+    return parts
 
 
-def verdicts(line, flat=FLAT):
+def rise_of(row):
+    """The rise of a row, with its best length in multiples of the training length; None without longer lengths."""
+    return rise(losses_of(row), 1, row.documents)
+
+
+def verdicts(row, flat=FLAT):
     """How many of its models are flat, undecided, and rise, each judged by itself."""
     words = []
-    for i in range(len(line.runs)):
-        losses = {n: array[[i]] for n, array in losses_of(line).items()}
-        _, mean, width = rise(losses, 1, line.blocks.documents)
-        words.append(verdict(mean, width, flat))
+    for i in range(len(row.seeds)):
+        risen = rise({n: losses[[i]] for n, losses in losses_of(row).items()}, 1, row.documents)
+        if risen:
+            words.append(verdict(risen["mean"], risen["width"], flat))
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 
 
 def recall_of(name):
     """{distance in multiples of the training length: the share that each model found there} of the models that learned
-    recall, and how many models were trained. {} and 0 if the line has no recall."""
-    path = BENCHMARK / Path(name).parent / "recall" / Path(name).name
-    if not is_line(path):
+    recall, and how many models were trained. {} and 0 if the row has no recall."""
+    path = Path(name).parent / "recall" / Path(name).name
+    if not has_row(path):
         return {}, 0
-    right = losses_of(Line.read(path))
+    right = losses_of(read_row(path))
     has_learned = right[0.5].mean(axis=1) >= LEARNED
     return {n: answers.mean(axis=1)[has_learned] for n, answers in right.items()}, len(has_learned)
 
 
-def task_of(name):
-    """Of a line such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, and
-    which models learned the task. {} and an empty array if there is no such line."""
-    path = BENCHMARK / "tasks" / name
-    if not is_line(path):
+def task_of(name, where=""):
+    """Of a row such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, alone in
+    the window or, with "_behind", behind other examples; and which models learned the task. {} and an empty array if
+    there is no such row."""
+    if not has_row(f"tasks/{name}"):
         return {}, np.empty(0, bool)
-    arrays = Line.read(path).arrays
-    exact = dict(sorted(exact_of(arrays).items()))  # the file may have them in another order
-    return exact, learned(arrays)
-
-
-def exact_value(expression):
-    """The Value of  copy/alibi, the mean share of exact answers at 25, 30 and 40 symbols, or of  copy/alibi -
-    copy/none. ValueError if fewer than two models of a line learned its task."""
-    groups = []
-    for sign, name in zip((1, -1), expression.split(" - "), strict=False):
-        exact, has_learned = task_of(name)
-        groups.append(sign * np.mean([exact[n][has_learned] for n in (25, 30, 40)], axis=0))
-    fewest = min(map(len, groups))
-    if fewest < 2:
-        raise ValueError(f"{expression}: fewer than two models learned the task")
-    mean, width = interval(groups, np.arange(groups[0].shape[1]))  # each example has a text of its own
-    return Value(mean, width, fewest)
+    arrays = read_row(f"tasks/{name}").arrays
+    return right_of(arrays, f"exact{where}-"), learned(right_of(arrays, "exact-"))

@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.results import (
-    BENCHMARK,
     FAR,
     ROOT,
     SETTINGS,
-    exact_value,
+    has_row,
     losses_of,
-    read_lines,
+    parts_of,
+    read_row,
+    read_rows,
     recall_of,
     rise_of,
     task_of,
     value_of,
     verdicts,
 )
-from evaluation.lines import Line, is_line
-from evaluation.protocols import signed
-from evaluation.statistics import verdict
+from eval_length import signed
+from evaluation.answers import reach
 
 PAGES = (
     "README.md",
@@ -40,6 +40,7 @@ PAGES = (
     "benchmark/replications.md",
     "benchmark/TABLES.md",
 )
+TELLING = [name for name in SETTINGS if name not in ("prose", "adamw")]  # in these, the far context hardly counts
 TABLES = {}  # name -> function
 
 
@@ -62,6 +63,11 @@ def loss_at(line, n):
     return f"{losses[n].mean():.3f}" if n in losses else "—"
 
 
+def rise_cell(line):
+    risen = rise_of(line)
+    return signed(risen["mean"], risen["width"])
+
+
 def shares(name):
     """What the models that learned recall find far back: the mean, the range, and how many learned it."""
     by_distance, n_models = recall_of(name)
@@ -73,24 +79,21 @@ def shares(name):
     return f"{found.mean():.0%}, {found.min():.0%} to {found.max():.0%} ({len(found)} of {n_models})"
 
 
-def exact_share(name, n):
-    """The mean share of exact answers to examples of n symbols, of the models that learned a task, and how many did if
-    not all; if none did, of all. Empty if none was trained."""
-    exact, has_learned = task_of(name)
-    if n not in exact:
-        return ""
-    counted = has_learned if has_learned.any() else ~has_learned
-    cell = f"{exact[n][counted].mean():.0%}"
-    return cell if has_learned.all() else f"{cell} ({has_learned.sum()} of {len(has_learned)})"
+def reach_cell(name, where=""):
+    """The reach of each model of a row of tasks/, in brackets if the model has not learned the task."""
+    exact, has_learned = task_of(name, where)
+    reached = reach(exact) if exact else []
+    cells = [f"{n}" if learned else f"({n})" for n, learned in zip(reached, has_learned, strict=False)]
+    return ", ".join(cells)
 
 
 def counts(name, folders):
     """How many models are flat, undecided, and rise, over the settings in which a line was measured."""
     total = np.zeros(3, int)
     for folder in folders:
-        path = BENCHMARK / folder / name
-        if is_line(path):
-            total += verdicts(Line.read(path))
+        path = f"{folder}/{name}"
+        if has_row(path):
+            total += verdicts(read_row(path))
     return total
 
 
@@ -100,23 +103,24 @@ def slashed(numbers):
 
 @table
 def choice(names):
-    """The lines that one may choose from: their losses, what they find, and their models over all settings."""
-    for name, line in read_lines(".", names).items():
+    """The lines that one may choose from: their losses, what they find, and their models in the settings that tell."""
+    for name, line in read_rows(".", names).items():
         yield {
             "": f"`{name}`",
-            "loss at 1×": loss_at(line, 1),
-            "loss at 16×": loss_at(line, 16),
-            "rise": signed(*rise_of(line)[1:]),
+            "850 steps: 1×": loss_at(line, 1),
+            "16×": loss_at(line, 16),
+            "rise": rise_cell(line),
+            "3,400 steps: 16×": loss_at(read_row(f"steps/{name}"), 16) if has_row(f"steps/{name}") else "—",
             "far facts found": shares(name),
-            "sorts 40 symbols": exact_share(f"sort/{name}", 40),
-            "flat / undecided / rise": slashed(counts(name, SETTINGS)),
+            "sorts up to": reach_cell(f"sort/{name}"),
+            "flat / undecided / rise": slashed(counts(name, TELLING)),
         }
 
 
 @table
 def overview(names, control):
     """The lines of the baseline at four lengths, beside a control, with their models and what they find in recall."""
-    for name, line in read_lines(".", names).items():
+    for name, line in read_rows(".", names).items():
         yield {
             "": f"`{name}`",
             "1/4×": loss_at(line, 1 / 4),
@@ -134,10 +138,10 @@ def overview(names, control):
 def deltas(folder, multiples="2,4,8,16", names=""):
     """Each line's loss at the training length, its difference to RoPE's if that is among them, and, with multiples of
     the training length, Δ at each and the loss at the last."""
-    lines = read_lines(folder, names)
+    lines = read_rows(folder, names)
     lengths = [int(n) for n in multiples.split(",") if n != "1"]
     for name, line in lines.items():
-        row = {"": f"`{name}`", "seeds": len(line.runs), "loss at 1×": loss_at(line, 1)}
+        row = {"": f"`{name}`", "seeds": len(line.seeds), "loss at 1×": loss_at(line, 1)}
         if "rope" in lines:
             row["minus rope"] = value_of(f"{name} - rope@1", folder) if name != "rope" else ""
         for n in lengths:
@@ -150,7 +154,7 @@ def deltas(folder, multiples="2,4,8,16", names=""):
 @table
 def onset(*lengths):
     """Δ at lengths in tokens that are hardly longer than the training length."""
-    for name, line in read_lines("onset").items():
+    for name, line in read_rows("onset").items():
         deltas = {n: value_of(f"Δ{name}@{int(n) / line.trained}", "onset") for n in lengths}
         yield {"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas
 
@@ -158,16 +162,15 @@ def onset(*lengths):
 @table
 def kinds(folder):
     """The rise of each line from its best length to the longest, and its models at three thresholds."""
-    for name, line in read_lines(folder).items():
-        if max(losses_of(line)) == 1:
+    for name, line in read_rows(folder).items():
+        if not rise_of(line):
             continue
-        best, mean, width = rise_of(line)
         row = {
             "": f"`{name}`",
             "loss at 1/4×": loss_at(line, 0.25),
-            "best at": f"{best:g}×",
-            "rise to the longest": signed(mean, width),
-            "verdict": verdict(mean, width),
+            "best at": f"{rise_of(line)['from']:g}×",
+            "rise to the longest": rise_cell(line),
+            "verdict": rise_of(line)["verdict"],
         }
         for flat in (0.03, 0.05, 0.1):
             row[f"at {flat}"] = slashed(verdicts(line, flat))
@@ -176,8 +179,8 @@ def kinds(folder):
 
 @table
 def differences(*expressions):
-    """The values of single expressions; "words: expression" names one in words."""
-    for entry in expressions:
+    """The values of single expressions, on lines or between semicolons; "words: expression" names one in words."""
+    for entry in "; ".join(expressions).split("; "):
         words, _, expression = entry.rpartition(": ")
         value = value_of(expression)
         yield {"": words or f"`{expression}`", "seeds": value.seeds, "found": value}
@@ -187,6 +190,35 @@ def differences(*expressions):
 def value(*words):
     """The value of one expression, for a sentence."""
     return str(value_of(" ".join(words)))
+
+
+def claims():
+    """The expressions of all numbers in sentences that are differences of losses."""
+    expressions = set()
+    for page in PAGES:
+        for name, arguments in re.findall(r"<!-- (value|between) (.+?) -->", (ROOT / page).read_text()):
+            expressions |= {arguments} if name == "value" else {*arguments.split()}
+    return sorted(expression for expression in expressions if "recall/" not in expression)
+
+
+@table
+def robust():
+    """Each difference that a page claims: its mean beside the median over files, and how many files agree."""
+    for expression in claims():
+        value = value_of(expression)
+        yield {
+            "": f"`{expression}`",
+            "mean": value,
+            "median": f"{np.median(value.by_file):+.3f}",
+            "files that agree": f"{value.agreeing} of {len(value.by_file)}",
+        }
+
+
+@table
+def seen(folder, multiple):
+    """Δ of each row at a multiple of the training length, and the part of it that each class of tokens has."""
+    for name, parts in parts_of(folder, multiple).items():
+        yield {"": f"`{name}`"} | {title: signed(*part) for title, part in parts.items()}
 
 
 @table
@@ -205,17 +237,17 @@ def far_facts(name):
 
 @table
 def models_that(behave, *names):
-    """How many models of these lines, over all settings, are "flat", "undecided" or "rise", for a sentence."""
-    numbers = sum(counts(name, SETTINGS) for name in names)
+    """How many models of these lines are "flat", "undecided" or "rise" in the settings that tell, for a sentence."""
+    numbers = sum(counts(name, TELLING) for name in names)
     return f"{numbers[('flat', 'undecided', 'rise').index(behave)]} of {numbers.sum()}"
 
 
 @table
 def grid(*expressions):
-    """The values of expressions in every setting (seeds)."""
+    """The values of expressions, on lines or between semicolons, in every setting (seeds)."""
     for folder, words in SETTINGS.items():
         row = {"": words}
-        for expression in expressions:
+        for expression in "; ".join(expressions).split("; "):
             try:
                 value = value_of(expression, folder)
                 row[f"`{expression}`"] = f"{value} ({value.seeds})"
@@ -236,7 +268,7 @@ def models(names):
 def settings(names):
     """The loss of each line at 16 times the training length, and Δ there, by setting; and RoPE's loss at 1×."""
     for folder, words in SETTINGS.items():
-        lines = read_lines(folder)
+        lines = read_rows(folder)
         row = {"": words, "`rope` at 1×": loss_at(lines["rope"], 1)}
         for name in names.split(","):
             row[f"`{name}`"] = "—"
@@ -256,7 +288,7 @@ def settings_below(*words):
 @table
 def recall(folder="."):
     """The share of right answers by distance: the mean over the models that learned the task, and their range."""
-    for name in reversed(read_lines(f"{folder}/recall")):
+    for name in reversed(read_rows(f"{folder}/recall")):
         by_distance, n_models = recall_of(f"{folder}/{name}")
         row = {"": f"`{name}`", "learned": f"{len(by_distance[FAR])} of {n_models}"}
         for n in (64, 128, 256, 512, 1024):
@@ -267,20 +299,24 @@ def recall(folder="."):
 
 
 @table
-def tasks(n, names, *schemes):
-    """By scheme and task: the share of exact answers to examples of n symbols."""
+def reached(titles, *schemes):
+    """By scheme and task: the reach of each model, alone or, for titles such as copy_behind, behind other examples."""
     for scheme in schemes:
         row = {"": f"`{scheme}`"}
-        for task in names.split(","):
-            row[task] = exact_share(f"{task}/{scheme}", int(n))
+        for title in titles.split(","):
+            task, *behind = title.split("_")
+            row[title.replace("_", " ")] = reach_cell(f"{task}/{scheme}", "_behind" if behind else "")
         yield row
 
 
 @table
-def exact(*words):
-    """The mean share of exact answers at 25, 30 and 40 symbols, or a difference of two, for a sentence."""
-    value = exact_value(" ".join(words))
-    return f"{value.mean:.2f} ±{value.width:.2f}" if len(words) == 1 else str(value)
+def exact(name, where="", *symbols):
+    """The share of exact answers of each model that learned a task, by default the mean of those at 25, 30 and 40
+    symbols alone in the window, for a sentence."""
+    by_length, has_learned = task_of(name, where)
+    lengths = [int(n) for n in symbols] or [25, 30, 40]
+    shares = np.mean([by_length[n][has_learned] for n in lengths], axis=(0, 2))
+    return ", ".join(f"{share:.2f}" for share in shares)
 
 
 @table

@@ -11,7 +11,6 @@ import difflib
 import inspect
 import os
 import re
-import reprlib
 import runpy
 import sys
 import typing
@@ -19,13 +18,23 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
-VERSION = "0.1.0"
+ROOT = Path(__file__).resolve().parents[1]
 PathName = typing.Annotated[str, Path]  # the type of a setting that may be a path: `~` is the home folder
-ALIASES = {  # what users of nanoGPT type -> our name
-    "init_from=resume": "resume",
-    "lr_decay_iters": "max_iters",
-    "lr": "learning_rate",
-    "prompt": "start",
+# The types of numbers with a range of their own: from a number to below another
+Count = typing.Annotated[int, 1, 2**20]
+Seed = typing.Annotated[int, 0, 2**63]
+Share = typing.Annotated[float, 0, 1]
+RANGES = {int: (0, 2**24), float: (0, 10**12)}  # of all other numbers
+ANSWERS = {  # what users of nanoGPT and of other programs type -> what there is instead
+    "lr": "did you mean --learning_rate?",
+    "steps": "did you mean --max_iters?",
+    "lr_decay_iters": "the rates fall until --max_iters",
+    "decay_lr": "for a constant rate, set --min_lr to --learning_rate",
+    "eval_iters": "an evaluation reads 65,536 tokens, and --eval_only the whole validation text",
+    "always_save_checkpoint": "a checkpoint is saved every --eval_interval steps",
+    "wandb_log": "did you mean --wandb_mode?",
+    "wandb_run_name": "the name of the run is that of --out_dir",
+    "backend": "it follows from --device",
 }
 
 
@@ -33,13 +42,13 @@ def parse(cls, argv, bare_field=None):
     """(values, files) of a command line: the fields of cls that it sets, and the config files that it names. Arguments
     that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple, otherwise
     one. --help prints the fields and exits. ValueError for anything that does not fit."""
-    takes_many = bare_field and types_of(cls, bare_field) == (tuple,)
+    takes_many = bare_field and tuple in types_of(cls, bare_field)
     values = {}
     flags = {}
     files = []
-    for arg in map(os.path.expanduser, argv):
-        if arg in ("-h", "--help", "--version"):
-            print(f"Lengthwise {VERSION}" if arg == "--version" else help_text(cls))
+    for arg in argv:
+        if arg in ("-h", "--help"):
+            print(help_text(cls))
             sys.exit(0)
         if arg.startswith("--"):
             key, value = parse_flag(cls, arg)
@@ -50,17 +59,13 @@ def parse(cls, argv, bare_field=None):
         elif bare_field and (takes_many or bare_field not in flags):
             flags[bare_field] = (*flags.get(bare_field, ()), arg) if takes_many else arg
         else:
-            raise ValueError(
-                f"{arg!r} is neither a config file nor a flag: did you mean --out_dir={arg} or config/{arg}.py?"
-            )
+            raise ValueError(f"{arg!r} is neither a config file (config/NAME.py) nor a flag (--key=value)")
     return values | flags, files
 
 
 def parse_flag(cls, arg):
     """(key, value) of --key=value, or of --key alone for a boolean."""
     key, equals, text = arg.removeprefix("--").partition("=")
-    if arg == "--init_from=resume":  # nanoGPT's: no field has this name
-        key = "init_from=resume"
     types = types_of(cls, key)
     if not equals and bool not in types:
         raise ValueError(f"--{key} needs a value, after an equals sign: --{key}=VALUE")
@@ -73,60 +78,63 @@ def load(cls, argv, bare_field=None):
 
 
 def read_file(cls, path):
-    """The assignments of one config file, executed in its own namespace."""
-    if not Path(path).is_file():
-        files = ", ".join(sorted(map(str, Path("config").glob("[!_]*.py"))))
+    """The assignments of one config file, executed in its own namespace. Ours are found from any folder."""
+    file = Path(path) if Path(path).is_file() else ROOT / path
+    if not file.is_file():
+        files = ", ".join(sorted(f"config/{file.name}" for file in ROOT.glob("config/[!_]*.py")))
         raise ValueError(f"there is no config file {path}; there are: {files}")
     try:
-        names = runpy.run_path(path)
+        names = runpy.run_path(str(file))
     except Exception as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    values = {name: value for name, value in names.items() if not name.startswith("_") and not inspect.ismodule(value)}
-    return checked(cls, values, path)
+    settings = {name: value for name, value in names.items() if name[0] != "_" and not is_import(value)}
+    return checked(cls, settings, path)
+
+
+def is_import(value):
+    """Is it a module, a function or a class?"""
+    return inspect.ismodule(value) or callable(value)
 
 
 def checked(cls, values, where):
-    """The values, converted to the types of their fields. ValueError for an unknown key or a value of another type."""
-    return {key: convert(key, value, types_of(cls, key, where)) for key, value in values.items()}
+    """The values, converted to the types of their fields. ValueError, which says where they are from, for an unknown
+    key or a value of another type."""
+    try:
+        return {key: convert(key, value, types_of(cls, key)) for key, value in values.items()}
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
-def types_of(cls, key, path=""):
-    """The types that the field `key` of cls accepts: (int,), (bool, NoneType) for `bool | None`, (str, Path) for a
-    PathName. ValueError for an unknown key of a file or, without a path, of the command line."""
-    annotations = {field.name: field.type for field in dataclasses.fields(cls)}
+def types_of(cls, key):
+    """The types that the field `key` of cls accepts: [int], [bool, NoneType] for `bool | None`, [str, Path] for a
+    PathName. ValueError for an unknown key."""
+    annotations = typing.get_type_hints(cls, include_extras=True)
     if key not in annotations:
-        names = [ALIASES.get(key), *difflib.get_close_matches(str(key), annotations, n=1)]
-        hint = next((f"did you mean --{name}?" for name in names if name in annotations), "--help lists all keys")
-        where = f" in {path}" if path else ""
-        raise ValueError(f"unknown key --{key}{where}: {hint}")
-    if choices_of(annotations[key]):
-        return (str,)
-    return typing.get_args(annotations[key]) or (annotations[key],)
+        similar = difflib.get_close_matches(str(key), annotations, n=1)
+        hint = f"did you mean --{similar[0]}?" if similar else "--help lists all keys"
+        raise ValueError(f"unknown key --{key}: {ANSWERS.get(key, hint)}")
+    return parts_of(annotations[key], type) or [str]
 
 
-def choices_of(annotation):
-    """The choices of a typing.Literal; () for any other annotation."""
-    return typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+def parts_of(annotation, kind):
+    """The types (kind: type), the choices (str) or the range (int) in the annotation of a field."""
+    return [part for part in typing.get_args(annotation) or [annotation] if isinstance(part, kind)]
 
 
 def convert(key, given, types):
     """The value `given` for `key` as one of its types. Unless str is among them, a string is read as Python would."""
     value = given
     if isinstance(value, str) and str not in types:
-        if value in ("true", "false"):
-            value = value.capitalize()
         with contextlib.suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(value)
-        if float in types and re.fullmatch(r"[1-9]\d*/[1-9]\d*", str(value)):
-            if Fraction(value) >= 1:
-                raise ValueError(f"{key}={given}: a share must be below 1")
+            value = ast.literal_eval(value.capitalize())  # true is True
+        if float in types and re.fullmatch(r"[1-9]\d*/[1-9]\d*", str(value)) and Fraction(value) < 1:  # a share
             value = float(Fraction(value))
     if float in types and type(value) is int:
-        value = float(value)
+        value = float(str(value))  # 1000…000 is infinite
     if int in types and type(value) is float and value.is_integer():  # 1e5
         value = int(value)
     if type(value) not in types:
-        raise ValueError(f"{key}={reprlib.repr(given)} must be of type {' or '.join(t.__name__ for t in types)}")
+        raise ValueError(f"{key}={given!r:.60} must be of type {' or '.join(t.__name__ for t in types)}")
     return os.path.expanduser(value) if Path in types else value
 
 
@@ -168,38 +176,34 @@ def at_least(low, settings, *names):
             raise ValueError(f"{name}={getattr(settings, name)} must be at least {low}")
 
 
-def check_choices(cfg):
-    """ValueError unless each field that is annotated as a Literal holds one of its choices."""
+def check_values(cfg):
+    """ValueError unless each field of cfg holds one of its choices or a number in its range."""
     for field in dataclasses.fields(cfg):
         value = getattr(cfg, field.name)
-        choices = choices_of(field.type)
+        choices = parts_of(field.type, str)
         if choices and value not in choices:
             raise ValueError(f"{field.name}={value!r} is not one of: {', '.join(choices)}")
+        if type(value) in RANGES:
+            low, high = parts_of(field.type, int) or RANGES[type(value)]
+            if not low <= value < high:  # nor is NaN
+                raise ValueError(f"{field.name}={value!r:.60} must be at least {low} and below {high:,}")
 
 
 def help_text(cls):
-    """What the script does, and each of its fields with its default, its choices and its comment, under titles."""
-    comments = field_comments(cls)
-    parts = {}  # title -> rows
-    for field in dataclasses.fields(cls):
-        title, comment = comments[field.name]
-        flag = f"--{field.name}={field.default!r}"
-        choices = "|".join(choices_of(field.type))
-        if choices:
-            comment = f"[{choices}] {comment}"
-        parts.setdefault(title, [f"{title}:"]).append(f"  {flag:32}  {comment}")
-    return "\n\n".join([inspect.getdoc(inspect.getmodule(cls)), *map("\n".join, parts.values())])
-
-
-def field_comments(cls):
-    """{field: (title, comment)} from the source of cls and its bases: the comment beside a field, and the comment line
-    above it, up to a colon."""
+    """What the script does, and each of its fields with its default, its choices and its comment, under titles: the
+    comments beside the fields and above them, up to a colon, from the source of cls and its bases."""
+    titles = {}
     comments = {}
-    title = ""
+    field = r"^(?:    # ([^:\n]*).*\n)?    (\w+):[^#\n]*#? *(.*)"
     for base in reversed(cls.__mro__[:-1]):
-        lines = re.findall(r"^    (?:# ([^:\n]*)|(\w+):[^#\n]*#? *(.*))", inspect.getsource(base), re.MULTILINE)
-        for new_title, name, comment in lines:
-            title = new_title or title
-            if name:
-                comments[name] = title, comment or comments[name][1]
-    return comments
+        for title, name, comment in re.findall(field, inspect.getsource(base), re.MULTILINE):
+            titles[name] = title or titles.get(name)
+            comments[name] = comment or comments[name]
+    rows = [inspect.getdoc(inspect.getmodule(cls))]
+    for field in dataclasses.fields(cls):
+        if titles[field.name]:
+            rows.append(f"\n{titles[field.name]}:")
+        flag = f"--{field.name}={field.default!r}"
+        choices = "|".join(parts_of(field.type, str))
+        rows.append(f"  {flag:32}  {f'[{choices}] ' * bool(choices)}{comments[field.name]}")
+    return "\n".join(rows)

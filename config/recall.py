@@ -1,4 +1,4 @@
-"""Facts to look up (data/recall_char), for --protocol=recall: python train.py config/recall.py config/alibi.py
+"""Facts to look up (data/recall_char), for evaluation.answers: python train.py config/recall.py config/alibi.py
 
 Best validation loss 0.82 nats in 2000 steps with rope, alibi, t5 or transformer_xl, and 0.84 without positions, in ten
 minutes on one core of an AMD EPYC. A model that does not learn to look facts up stays above 1.0, as one of five without

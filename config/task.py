@@ -1,4 +1,4 @@
-"""A task with exact answers (data/tasks.py), for --protocol=task: python train.py config/task.py config/alibi.py
+"""A task with exact answers (data/tasks.py), for evaluation.answers: python train.py config/task.py config/alibi.py
 
 For another task: --dataset=sort_char --out_dir=out/sort-alibi. The loss stays far from 0 because nobody can predict a
 question, or an answer whose question begins before the window.

@@ -104,8 +104,8 @@ def prepare_default(name):
         prepare.main(["sympy"])
         return
     argument = f"PATH --name={shlex.quote(name)}"
-    for text_name, text in texts.TEXTS.items():
-        if Path(name).name in (text_name, text.dataset):
+    for text_name in (*texts.TEXTS, *texts.tasks.TASKS):
+        if Path(name).name in (text_name, f"{text_name}_char"):
             argument = text_name
     raise ValueError(f"dataset {name!r} is not prepared: run  python -m data.prepare {argument}")
 
@@ -149,6 +149,7 @@ class Batches:
     block_size: int
     rows_per_step: int
     seed: int
+    device: torch.device = torch.device("cpu")
 
     def __post_init__(self):
         n_tokens = len(self.split.tokens)
@@ -158,11 +159,14 @@ class Batches:
         self.epoch = None  # the latest epoch, whose offset and order are kept
 
     def __call__(self, step, first, last):
-        """Rows first … last−1 of a step: inputs and targets, both (last − first, block_size) int64."""
+        """Rows first … last−1 of a step: inputs and targets, (2, last − first, block_size) int64, on the device."""
         first_row = step * self.rows_per_step
         starts = np.array([self.start(first_row + r) for r in range(first, last)])
         rows = self.split.windows(starts, self.block_size)
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+        batch = torch.stack((rows[:, :-1], rows[:, 1:]))  # in one piece, so that one copy brings both to a GPU
+        if self.device.type == "cuda":  # the GPU computes while pinned memory is copied
+            batch = batch.pin_memory()
+        return batch.to(self.device, non_blocking=True)
 
     def start(self, row):
         """Where a row starts in the text. Rows are counted from the first step."""

@@ -3,18 +3,17 @@
 TEXT is one of these names, your own files and folders, or hf:NAME for a dataset of the Hugging Face hub:
 
   sympy             Python source, the same on every machine (the default)
-  packages          source of 16 Python packages, four of them for validation, in tokens (bpe:8192)
   shakespeare_char  Tiny Shakespeare, as in nanoGPT
   shakespeare       the same in GPT-2's tokens
-  recall            generated facts to look up, for --protocol=recall
-  kjv               English prose: the King James Bible
-  copy, sort, …     generated examples of a task, for --protocol=task; all tasks are listed below
+  recall            generated facts to look up
+  copy, sort, …     generated examples of a task with exact answers; all tasks are listed below
   openwebtext       the hub's OpenWebText, in GPT-2's tokens
 
   python -m data.prepare ~/books --glob='*.md' --tokenizer=data:sympy_bpe1024 --name=books
 
-A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. The hub needs
-`pip install datasets`, .parquet pyarrow. If a file has the name of a text, write ./NAME.
+A document is a file, a part of it (--split_on='\\n\\n'), or a row of a .parquet or .jsonl file. Files and folders that
+are named train, validation or test are used as that: a test is left out. The hub needs `pip install datasets`, .parquet
+pyarrow. If a file has the name of a text, write ./NAME.
 """
 
 import hashlib
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 import config
 import data
@@ -41,11 +41,11 @@ FILES = ("train_docs.bin", "val_docs.bin", "train.bin", "val.bin", "meta.json") 
 @dataclass(frozen=True)
 class PrepareConfig:
     # the dataset
-    tokenizer: config.PathName = ""  # char (default), gpt2 (default for rows), bpe:N, data:NAME
+    tokenizer: config.PathName = ""  # char (default), gpt2 (default for rows), bpe:N, data:NAME, hf:NAME
     name: config.PathName = ""  # train with --dataset=NAME; needed for your own files
     overwrite: bool = False  # replace a dataset of this name
     # flags that only some texts take
-    glob: str = "*.txt"  # which files of a folder
+    glob: str = "*.txt"  # which files of a folder; may be given several times
     split_on: str = ""  # separator between the documents of a text file; \n\n: blank lines
     column: str = "text"  # the column of the rows that holds the text
     config: str = ""  # which configuration of a dataset of the hub
@@ -56,18 +56,30 @@ def write_split(folder, split, documents, tokenizer, dtype, text_hash):
     tokens_path = folder / f"{split}.bin"
     docs_path = folder / f"{split}_docs.bin"
     n_bytes = 0
+    n_empty = 0
+    n_changed = 0
     with open(tokens_path, "wb") as tokens, open(docs_path, "wb") as docs:
-        for name, text in documents(f"tokenising {split}"):
+        for i, (name, text) in enumerate(tqdm(documents(), f"tokenising {split}", unit="doc")):
+            if not text:
+                n_empty += 1
+                continue
             if docs.tell() and tokenizer.eot is not None:
                 tokens.write(np.array(tokenizer.eot, dtype))
             docs.write(np.int64(tokens.tell() // dtype.itemsize))
             try:
-                tokens.write(np.asarray(tokenizer.encode(text, plain=True), dtype))
+                ids = tokenizer.encode(text, plain=True)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+            tokens.write(np.asarray(ids, dtype))
             content = text.encode()
+            if i < 100 and tokenizer.decode_bytes(ids).strip() != content.strip():
+                n_changed += 1
             text_hash.update(content)
             n_bytes += len(content)
+    if n_empty:
+        print(f"left out of {split}: {n_empty:,} rows without text")
+    if n_changed:
+        print(f"note: the tokenizer changes or drops characters, in {n_changed} of the first 100 documents of {split}")
     if not n_bytes:
         raise ValueError(f"the text has too few documents, and none is left for {split}: give more text")
     return {
@@ -98,8 +110,10 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     for name in FILES:
         os.replace(temporary / name, folder / name)
     print(f"{folder}: vocabulary of {tokenizer.n_vocab:,}")
+    n_tokens = sum(info["tokens"] for info in splits.values())
     for split, info in splits.items():
-        print(f"{folder}/{split}.bin: {info['tokens']:,} tokens in {info['documents']:,} documents")
+        share = info["tokens"] / n_tokens
+        print(f"{folder}/{split}.bin: {info['tokens']:,} tokens ({share:.2%}) in {info['documents']:,} documents")
     if splits["val"]["documents"] < 20:
         print("note: evaluations need 20 validation documents for ±: give more documents, or divide them (--split_on)")
 
@@ -112,7 +126,7 @@ def dataset_name(cfg, text):
         raise ValueError("this dataset needs a name: --name=NAME")
     if cfg.tokenizer in ("", text.tokenizer):
         return text.dataset
-    return f"{text.dataset.removesuffix('_char')}_{Path(cfg.tokenizer).stem.replace(':', '')}"
+    return f"{text.dataset.removesuffix('_char')}_{Path(cfg.tokenizer).name.replace(':', '')}"
 
 
 def check_unchanged(name, source, tokenizer):
@@ -132,6 +146,9 @@ def main(argv):
     # here, a .py file is a text and not a config file
     names = [os.path.expanduser(arg) for arg in argv if not arg.startswith("-")]
     flags, _ = config.parse(PrepareConfig, [arg for arg in argv if arg.startswith("-")])
+    globs = [arg.removeprefix("--glob=") for arg in argv if arg.startswith("--glob=")]
+    if globs:
+        flags["glob"] = "|".join(globs)
     cfg = PrepareConfig(**flags)
     if not names:
         raise ValueError("which text? Name one: python -m data.prepare sympy (--help lists them)")

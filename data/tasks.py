@@ -9,10 +9,12 @@ of 128 holds at least one whole example of any length. Windows start anywhere, s
 positions. The text is identical on every Python.
 """
 
+import contextlib
+import inspect
 import string
-import zlib
 
 from data.recall import CHARACTERS, Random
+from run.files import json_hash
 
 LONGEST = 20  # symbols of a training example; shorter ones are as frequent
 SYMBOLS = [*string.ascii_letters, *map(chr, range(0x100, 0x180))]  # 180, enough for 8 times LONGEST
@@ -63,14 +65,14 @@ def reverse(random, n):
 
 @task
 def sort(random, n):
-    """dbca>abcd: no symbol occurs twice."""
+    """dbca>abcd: by code point, capitals first; no symbol occurs twice."""
     question = draw_distinct(random, n)
     return question, "".join(sorted(question))
 
 
 @task
 def majority(random, n):
-    """aabab>a: the letter that occurs more often; b if neither does."""
+    """aabab>a: the letter that occurs more often; b if neither does, so b is the answer to more than half."""
     question = draw(random, "ab", n)
     return question, max("ba", key=question.count)
 
@@ -84,7 +86,7 @@ def parity(random, n):
 
 @task
 def addition(random, n):
-    """72+85>571, which is 27 + 58 = 175: n digits each, the lowest first, and n + 1 digits of the sum."""
+    """72+85>580: 27 + 58 = 85, n digits each, the lowest first, and n + 1 digits of the sum."""
     a = draw(random, string.digits, n)
     b = draw(random, string.digits, n)
     total = int(a[::-1]) + int(b[::-1])
@@ -112,9 +114,41 @@ def selective_copy(random, n):
 # Their texts
 
 
+def example(name, random, n):
+    """A question of n symbols and its answer. ValueError if the task fails, or if they do not fit into a line."""
+    try:
+        question, answer = TASKS[name](random, n)
+        has_line_end = "\n" in question + answer
+    except Exception as error:  # whatever an unfinished task does
+        raise ValueError(f"the task {name} fails for {n} symbols: {type(error).__name__}: {error}") from None
+    if has_line_end or ">" in question:
+        raise ValueError(f"the task {name} has a line end, or > in a question: {question + '>' + answer!r}")
+    return question, answer
+
+
 def source_of(name):
-    """What meta.json says of a task's text. It changes when the text does."""
-    return f"{name}, 1 to {LONGEST} symbols, {zlib.crc32(document(name, 0).encode())}"
+    """What meta.json says of a task's text. It changes when the text or the rule does, for examples of any length."""
+    content = [inspect.getsource(TASKS[name]).replace(TASKS[name].__doc__ or "", ""), document(name, 0)]
+    with contextlib.suppress(ValueError):  # some tasks end at some length
+        for n in range(LONGEST + 1, 8 * LONGEST + 1):
+            content.append(fresh_examples(name, n, 1, seed=0))
+    return f"{name}, 1 to {LONGEST} symbols, {json_hash(content)[:10]}"
+
+
+def task_of(dataset):
+    """The name of the task whose text a dataset has. ValueError unless today's rule made it, by character."""
+    text = dataset.meta["source"]["text"]
+    name = text.split(",")[0]
+    problem = None
+    if name not in TASKS:
+        problem = f"there is no task {name!r}: prepare one of {', '.join(TASKS)}"
+    elif text != source_of(name):
+        problem = f"another rule made it than today's: python -m data.prepare {name} --overwrite, and train again"
+    elif dataset.tokenizer.spec["kind"] != "char":
+        problem = "answers are scored by character: prepare it with --tokenizer=char"
+    if problem:
+        raise ValueError(f"the text of {dataset.name} is {text!r}, but {problem}")
+    return name
 
 
 def document(name, seed):
@@ -123,12 +157,13 @@ def document(name, seed):
     random = Random(seed)
     text = "\n" * random.below(12)
     while len(text) < CHARACTERS:
-        question, answer = TASKS[name](random, 1 + random.below(LONGEST))
+        question, answer = example(name, random, 1 + random.below(LONGEST))
         text += f"{question}>{answer}\n"
     return text
 
 
 def fresh_examples(name, n, count, seed):
-    """Questions and answers of n symbols, from other random numbers than any document."""
+    """Questions and answers of n symbols, from other random numbers than any document. Where there are few questions of
+    this length, some are in the text."""
     random = Random((seed + 1) * 2**32 + n)
-    return [TASKS[name](random, n) for _ in range(count)]
+    return [example(name, random, n) for _ in range(count)]

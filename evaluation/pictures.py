@@ -2,6 +2,7 @@
 
 import itertools
 import textwrap
+from pathlib import Path
 
 import numpy as np
 
@@ -79,37 +80,30 @@ def cut_off(axes, in_view):
     axes.set_ylim(low - 0.05 * span, low + 1.1 * span)
 
 
-def label_ends(axes, ends):
-    """Names lines beside the axes, with their markers: as high as they end, but far enough apart to read. Lines that
-    end at the right, in view, are joined with their labels. ends: [(label, style, (x, y) of the end)]; y is NaN for a
-    line that is not drawn."""
-    axes.autoscale_view()  # otherwise matplotlib may compute the limits later
-    to_axes = axes.transData + axes.transAxes.inverted()
-    places = np.nan_to_num([to_axes.transform(end) for *_, end in ends])
-    order = np.argsort(-places[:, 1], kind="stable")
-    heights = spread(places[order, 1], min(0.05, 1 / len(ends)))
-    for i, height in zip(order, heights, strict=True):
-        label, style, _ = ends[i]
-        x, y = places[i]
-        if x <= 0.9 or not 0 <= y <= 1:
-            x, y = 1.03, height
-        leader = style | {"linewidth": 0.7, "linestyle": "-", "markevery": [1]}
-        axes.plot([x, 1.03], [y, height], transform=axes.transAxes, clip_on=False, **leader)
-        axes.text(
-            1.03,
-            height,
-            f"   {label}",
-            transform=axes.transAxes,
-            va="center",
-            fontsize=9,
-            color=style["color"],
-            alpha=style.get("alpha"),
-        )
-
-
-def spread(heights, apart):
-    """Heights that descend, moved as little as possible so that each lies at least `apart` below the one before: from
-    the top of the axes down, and up again from their bottom."""
-    steps = apart * np.arange(len(heights))
-    spaced = np.minimum.accumulate(np.minimum(heights, 1 - apart / 2) + steps) - steps
-    return np.maximum(spaced, steps[::-1])
+def draw_losses(results, title, background):
+    """The losses of rows against the length, with a thin line for each seed. results: {name: numbers_of(row)} in
+    eval_length.py, the lowest at the longest length first. Rows in `background` are thin. The axis ends a little above
+    the rows that have not failed; the labels of the others say how high they end."""
+    figure, (axes,) = figure_of(1, title, 10, 5, "thin lines without markers: single seeds")
+    styles = line_styles((Path(name).stem, result["scheme"]) for name, result in results.items())
+    in_view = []
+    for style, (name, result) in zip(styles, results.items(), strict=True):
+        curve = {n: numbers["by_seed"] for n, numbers in result["lengths"].items()}
+        last = max(curve)
+        label = name
+        if not result["rise"]:
+            label += f": undefined past {last:,}"
+        if result["rise"] and result["rise"]["mean"] > FAILED:
+            label += f": {np.mean(curve[last]):.2f} at {last:,}"
+        else:
+            in_view.extend(np.concatenate([*curve.values()]))
+        if name in background:
+            style |= {"linewidth": 0.8, "markersize": 3, "alpha": 0.7}
+        draw_curve(axes, curve, style | {"label": label})
+    lengths = sorted(set().union(*(result["lengths"] for result in results.values())))
+    length_axis(axes, lengths, {result["training_length"] for result in results.values()})
+    if in_view:
+        cut_off(axes, in_view)
+    axes.set(xlabel="context length (tokens)", ylabel="loss (nats per token)")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, reverse=True)
+    return figure

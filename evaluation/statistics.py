@@ -72,26 +72,31 @@ def interval(groups, documents):
     return total, max(text_width, width)
 
 
+def pair(terms):
+    """The `groups` of an interval from (models, values) each. Values of the same models, such as with and without a
+    window, are one group, in which each seed is paired with itself."""
+    groups = {}
+    for models, values in terms:
+        groups[models] = groups.get(models, 0) + values
+    return [*groups.values()]
+
+
 def rise(losses, trained, documents):
-    """How far the loss has risen at the longest length of `losses`, {length: (seeds, blocks)}, above its lowest mean
-    from the training length on: the length of that, the rise, and its ±."""
-    best = min((n for n in losses if n >= trained), key=lambda n: losses[n].mean())
-    mean, width = interval([losses[max(losses)] - losses[best]], documents)
-    return best, mean, width
+    """How far the loss at the longest length of `losses`, {length: (seeds, blocks)}, lies above the lowest mean at a
+    shorter length from the training length on: {"from", "mean", "width", "verdict"}. None if there is no shorter one.
+    The longest is left out, because a rise from it would always be 0.
+
+    flat: the whole interval lies below FLAT. rises: the whole interval lies above 0. undecided: neither."""
+    *shorter, longest = sorted(n for n in losses if n >= trained)
+    if not shorter:
+        return None
+    best = min(shorter, key=lambda n: losses[n].mean())
+    mean, width = interval([losses[longest] - losses[best]], documents)
+    return {"from": best, "mean": mean, "width": width, "verdict": verdict(mean, width)}
 
 
-def verdict(rise, width, flat=FLAT):
-    """flat: the whole interval of the rise lies below `flat`. rises: the whole interval lies above 0."""
-    if rise + width < flat:
+def verdict(mean, width, flat=FLAT):
+    """The verdict on a rise with this ±."""
+    if mean + width < flat:
         return "flat"
-    return "rises" if rise - width > 0 else "undecided"
-
-
-def wilson(successes, n):
-    """Wilson's 95% interval of a proportion (Wilson 1927): (low, high)."""
-    z = 1.96
-    p = successes / n
-    scale = 1 + z * z / n
-    middle = (p + z * z / (2 * n)) / scale
-    half = z / scale * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return "rises" if mean - width > 0 else "undecided"

@@ -1,1 +1,1 @@
-"""What the commands share: the device, checkpoints, other people's weights, tracking and the processes of a run."""
+"""What the commands share: checkpoints and how a run starts, optimizer, device, files, signals and tracking."""

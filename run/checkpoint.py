@@ -1,17 +1,17 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
-import difflib
 import hashlib
 import json
-import math
 import zipfile
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-from config import check_choices, checked, read_layers
-from model import GPT, GPTConfig, LayerConfig, find_scheme
+from config import check_values, checked
+from model import GPT, GPTConfig, LayerConfig, RopeScaling
 from run import files
 from run.device import DType
 
@@ -31,42 +31,57 @@ class Overrides:
     # changes to the trained model
     window: int = 0  # a query sees only the last `window` keys, or fewer if its layer was trained so; 0: as trained
     layers: str | None = None  # other kinds of layers, with the same weights
-    rope_scaling: str = ""  # for a rope run: none, linear, ntk, yarn
-    rope_factor: str = "auto"  # how many times the training length the scaling reaches; auto: as far as needed
+    rope_scaling: Literal["", RopeScaling] = ""  # stretches rope past the training length; default: as trained
+    rope_factor: float = 0.0  # by how much, at every length, as servers do; 0: as far as each length needs
     # this call
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     dtype: DType = "auto"  # auto: bfloat16 on a GPU that has it
 
     def __post_init__(self):
-        check_choices(self)
+        check_values(self)
 
     def changed(self, names):
         """Which of these settings differ from their defaults, in words."""
         return [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != getattr(type(self), name)]
 
 
-def changes_of(kind, overrides, length, temperature):
-    """The settings that Overrides change in a kind of layer, for up to `length` tokens. A window only ever narrows."""
-    window = min(overrides.window, kind.n_keys) if overrides.window else None
-    changes = {"window": window, "temperature": temperature}
-    if can_stretch(kind):
-        scaling = overrides.rope_scaling or kind.rope_scaling
-        factor = kind.rope_factor
-        if overrides.rope_factor != "auto":
-            factor = float(overrides.rope_factor)
-        elif scaling == "none":
-            factor = 1.0
-        elif scaling != kind.rope_scaling:
-            factor = max(1.0, length / (kind.rope_block_size or kind.block_size))
-        elif overrides.layers is None:  # as trained, and more past block_size; with --layers, as that says
-            factor *= max(1.0, length / kind.block_size)
-        changes |= {"rope_scaling": scaling, "rope_factor": factor}
-    return {name: value for name, value in changes.items() if value not in (None, getattr(kind, name))}
+def can_stretch(kind, trained):
+    """Does a layer have rope, and does it meet longer distances than in training? Under a window it does not."""
+    return "rope_scaling" in kind.scheme_class.reads and kind.n_keys > trained.block_size
 
 
-def can_stretch(kind):
-    """Is this a kind of layer with rope and without a window? With a window, it never meets a longer distance."""
-    return not kind.window and "rope_scaling" in find_scheme(kind.pos_scheme).reads
+def stretched(kind, trained, length, scaling="", factor=0.0, is_fixed=False):
+    """A layer's config for up to `length` tokens, in an evaluation or when training goes on. trained: the one that it
+    was trained with. Rope reaches the length by another scaling or, unless it is fixed, by a larger factor."""
+    if "rope_scaling" not in kind.scheme_class.reads:
+        return kind
+    first = trained.block_size  # the length that rope was trained at without scaling
+    if trained.rope_scaling != "none":
+        first = trained.rope_block_size or first
+    if can_stretch(kind, trained):
+        reach = max(trained.block_size, min(kind.n_keys, length))
+        growth = 1.0 if is_fixed else reach / trained.block_size
+        factors = {kind.rope_scaling: kind.rope_factor * growth, "none": 1.0}
+        scaling = scaling or kind.rope_scaling
+        kind = replace(kind, rope_scaling=scaling, rope_factor=factor or factors.get(scaling, reach / first))
+    if kind.rope_block_size in (0, trained.rope_block_size):  # otherwise this call gives another one
+        is_other = kind.rope_scaling != "none" and first != kind.block_size
+        kind = replace(kind, rope_block_size=first if is_other else 0)
+    return kind
+
+
+def with_kinds(config, kinds):
+    """The GPTConfig with these configs of its layers."""
+    if kinds == config.kinds:
+        return config
+    names = [f.name for f in fields(LayerConfig)]
+    parts = []
+    for kind, layers in groupby(kinds):
+        settings = {name: getattr(kind, name) for name in names if getattr(kind, name) != getattr(config, name)}
+        parts.append(" ".join([*(f"{name}={value}" for name, value in settings.items()), f"*{len([*layers])}"]))
+    if len(parts) == 1 and not config.layers:
+        return replace(config, **settings)
+    return replace(config, layers=" | ".join(parts))
 
 
 def own_settings(config):
@@ -115,24 +130,23 @@ class Checkpoint:
     def config_with(self, overrides, length, temperature=None):
         """The GPTConfig with Overrides and an attention temperature, for up to `length` tokens. ValueError if they do
         not fit the model."""
+        trained = self.config
         try:
-            c = self.config
-            if overrides.layers is not None:
-                c = replace(c, layers=overrides.layers)
-            if [kind.sink for kind in c.kinds] != [kind.sink for kind in self.config.kinds]:
+            c = trained if overrides.layers is None else replace(trained, layers=overrides.layers)
+            if [kind.sink for kind in c.kinds] != [kind.sink for kind in trained.kinds]:
                 raise ValueError("a model learns its sinks, so that layers cannot add or remove them")
-            stretch = overrides.changed(("rope_scaling", "rope_factor"))
-            if stretch and not any(map(can_stretch, c.kinds)):
-                flags = " ".join(f"--{change}" for change in stretch)
-                raise ValueError(f"{flags} needs a layer with rope and without a window, and this model has none")
-            parts = []  # as read_layers reads it
-            for settings, count in read_layers(LayerConfig, c.layers):
-                settings |= changes_of(c.kind(settings), overrides, length, temperature)
-                words = [f"{name}={value}" for name, value in settings.items()]
-                parts.append(" ".join([*words, f"*{count}"]))
-            if c.layers:
-                return replace(c, layers=" | ".join(parts))
-            return c.kind(settings)  # the only kind
+            flags = overrides.changed(("rope_scaling", "rope_factor"))
+            if flags and not any(map(can_stretch, c.kinds, trained.kinds)):
+                raise ValueError(f"{', '.join(flags)} needs a layer with rope and without a window")
+            kinds = []
+            for kind, old in zip(c.kinds, trained.kinds, strict=True):
+                if overrides.window < kind.n_keys and overrides.window:  # a window only ever narrows
+                    kind = replace(kind, window=overrides.window)
+                if temperature is not None:
+                    kind = replace(kind, temperature=temperature)
+                is_fixed = overrides.layers is not None and kind.rope_factor != c.rope_factor
+                kinds.append(stretched(kind, old, length, overrides.rope_scaling, overrides.rope_factor, is_fixed))
+            return with_kinds(c, kinds)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
@@ -181,19 +195,20 @@ def find_checkpoint(path, which):
     for file in (path, path / f"{which}.pt", path / "latest.pt", path / "best.pt"):
         if file.is_file():
             return file
-    nearby = [*path.parent.glob("*/"), *path.parent.glob("*.npz")]  # folders and kept results
-    similar = difflib.get_close_matches(path.name, {p.stem for p in nearby} - {path.name}, n=1)
-    advice = f"did you mean {path.with_name(similar[0])}?" if similar else "give a run's folder or a .pt file"
-    raise ValueError(f"there is no checkpoint {str(path)!r}: {advice}")
+    raise ValueError(
+        f"there is no checkpoint {str(path)!r}: give a run's folder or a .pt file; --resume needs none, and "
+        "tools.import_weights makes one of GPT-2's weights"
+    )
 
 
 def read_file(path):
     """The fields of a Checkpoint in a file of train.py, with the config as plain types."""
-    if not is_whole(path):
-        raise ValueError("it is damaged or not a checkpoint; of a run's latest.pt and best.pt, try the other one")
+    with zipfile.ZipFile(path) as archive:
+        if archive.testzip():  # torch does not verify its checksums
+            raise ValueError("it is damaged; of a run's latest.pt and best.pt, try the other one")
     try:
         content = dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception:  # whatever pickle provokes
+    except Exception:  # whatever pickle provokes; torch's message is a page
         raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
     if "iter_num" in content:
         raise ValueError(f"it is nanoGPT's: python -m tools.import_weights {path}")
@@ -213,29 +228,12 @@ def check(checkpoint):
         raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
 
 
-def is_whole(path):
-    """Whether an archive matches its own checksums, which torch does not verify."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except Exception:  # whatever a damaged file provokes
-        return False
-
-
 def save_run(folder, checkpoint, val_loss):
     """Saves a checkpoint with this validation loss as latest.pt in a folder and, if no earlier loss was lower, as
-    best.pt. Returns the checkpoint with the best loss that is saved, and why saving failed, or "": a full disk does not
-    end training."""
-    best = folder / "best.pt"
-    was_evaluated = val_loss < math.inf  # not if training was stopped between evaluations
-    saved = checkpoint
-    try:
-        # best.pt first: after a kill between the two, the resumed run writes the same best.pt again
-        if val_loss < checkpoint.best_val_loss or (was_evaluated and not best.exists()):
-            checkpoint = replace(checkpoint, best_val_loss=val_loss)
-            checkpoint.save(best)
-            saved = checkpoint
-        checkpoint.save(folder / "latest.pt")
-        return saved, ""
-    except OSError as error:
-        return saved, f"step {checkpoint.step} could not be saved in {folder}: {error.strerror or error}"
+    best.pt. Returns it with the lowest loss."""
+    # best.pt first: after a kill between the two, the resumed run writes the same best.pt again
+    if val_loss < checkpoint.best_val_loss:
+        checkpoint = replace(checkpoint, best_val_loss=val_loss)
+        checkpoint.save(folder / "best.pt")
+    checkpoint.save(folder / "latest.pt")
+    return checkpoint

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 @contextlib.contextmanager
 def replacing(path):
-    """Opens a file for writing bytes that becomes `path` when the block ends. After an error `path` is unchanged and
+    """Opens a file for writing bytes that becomes `path` when the block ends. After an error, `path` is unchanged and
     the partial file is gone. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.tmp")  # a fixed name is enough: the writer holds the folder's lock
@@ -21,6 +21,8 @@ def replacing(path):
             f.flush()
             os.fsync(f.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror or error}") from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -44,11 +46,12 @@ def making(path):
 
 
 @contextlib.contextmanager
-def locked(folder, name=".lock", wait=False):
+def locked(folder, wait=False):
     """Holds a folder until the block or the process ends. OSError if the folder cannot be created, or while another
-    process holds it; with `wait`, waits for that process instead. Different `name`s are for different purposes."""
+    process holds it; with `wait`, waits for that process instead."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / name)
+    path = folder / ".lock"
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -56,13 +59,10 @@ def locked(folder, name=".lock", wait=False):
             raise OSError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
         print(f"waiting: another process is writing into {folder}", flush=True)
         lock.acquire()
-    except OSError as error:
-        advice = "choose one that you may write to, on a file system with locks"
-        raise OSError(f"{folder} cannot be locked ({error.strerror}): {advice}") from None
     try:
         yield
     finally:
-        (folder / name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         lock.release()
         with contextlib.suppress(OSError):
             folder.rmdir()  # succeeds only if it is empty

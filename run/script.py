@@ -10,12 +10,6 @@ def script(main):
     """Runs main(argv) and exits with its status. A mistake (ValueError or OSError) and a missing optional package
     print one line, and the status is 2. After a signal the process dies of that signal, so that a shell's loop over
     runs ends as well."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller: no other file may get its number
-            stream = open(os.devnull, "r+")
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
-    os.environ["MPLBACKEND"] = "agg"  # pictures are files, and a notebook's backend may be missing here
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes `?`
     try:
@@ -28,15 +22,8 @@ def script(main):
             hint = f": pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
             print(f"error: {error}{hint}", file=sys.stderr)
         sys.exit(2)
-    except (MemoryError, RuntimeError) as error:  # torch has no exception type for it
-        if "allocate" not in str(error):
-            raise
-        print(f"error: not enough memory: {' '.join(str(error).split())[:200]}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt as interrupt:
         signum = interrupt.args[0] if interrupt.args else signal.SIGINT
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
 
@@ -52,10 +39,9 @@ class Stop:
 
     def __init__(self):
         self.signum = 0
-        self.handlers = {}  # those from before
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) != signal.SIG_IGN:  # respect signals ignored by nohup
-                self.handlers[signum] = signal.signal(signum, self.stop)
+        signums = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        caught = [signum for signum in signums if signal.getsignal(signum) != signal.SIG_IGN]  # nohup ignores one
+        self.handlers = {signum: signal.signal(signum, self.stop) for signum in caught}  # those from before
 
     def stop(self, signum, frame):
         if self.signum and signum == signal.SIGINT:

@@ -6,9 +6,11 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
 import config
-from model import find_scheme
-from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint
+from model import GPTConfig
+from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint, stretched, with_kinds
 
 # Resuming can change neither these nor the fields of the model.
 FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")
@@ -28,33 +30,38 @@ def find_run(values):
     return None
 
 
-def inherited_settings(cls, values, run, source):
-    """The settings (fields of cls) that a call inherits unless its own `values` set them. --resume and --eval_only
-    inherit all but the device."""
+def all_settings(cls, values, run, source):
+    """The settings of a call (fields of cls): its own `values`, and those that it inherits from a run or a source.
+    --resume and --eval_only inherit all but the device."""
+    settings = settings_from(source, values) if source else values
     if values.get("resume") or values.get("eval_only"):
         changes = {"dataset": values.get("dataset") or run.dataset_name(), "overwrite": False, "device": "auto"}
-        return config.checked(cls, asdict(run.config) | run.settings | changes, run.path)
-    return settings_from(source, values) if source else {}
+        inherited = config.checked(cls, asdict(run.config) | run.settings | changes, run.path)
+        return inherited | {name: settings[name] for name in values}
+    return settings
 
 
 def settings_from(source, values):
-    """The settings of a run with --init_from that come from its source: the model's size, the text, and the length that
-    a rope scheme was trained at, if the new run scales it. It trains with AdamW: Muon has its own rate, whose default
-    quickly damages trained weights."""
-    settings = asdict(source.config)
-    settings |= {"dataset": values.get("dataset") or source.dataset_name(), "optimizer": "adamw"}
-    scheme = settings["pos_scheme"]
-    reads = find_scheme(scheme).reads
-    if values.get("pos_scheme", scheme) != scheme:  # without the other scheme's own settings
-        for name in (*reads, "pos_options", "layers"):
+    """The settings of a run with --init_from: its own `values`, and those of its source. Its first step has the model
+    of an evaluation of the source at this block_size: shares of block_size and temperatures refer to the length that
+    they were trained at, and rope is stretched from there, if at all. It trains with AdamW: Muon has its own rate,
+    whose default quickly damages trained weights."""
+    trained = source.config
+    settings = asdict(trained)
+    if values.get("block_size", trained.block_size) != trained.block_size:
+        settings["first_block_size"] = trained.first_length
+    if values.get("pos_scheme", trained.pos_scheme) != trained.pos_scheme:  # without the other scheme's own settings
+        for name in (*trained.scheme_class.reads, "pos_options", "layers"):
             del settings[name]
-    elif values.get("rope_scaling", settings["rope_scaling"]) == "none":  # rope is trained at the new block_size
-        settings["rope_block_size"] = 0
-    elif "rope_block_size" in reads:  # from the length that rope was trained at to the new block_size
-        length = settings["rope_block_size"] or settings["block_size"]
-        reach = values.get("block_size", settings["block_size"]) / length
-        settings |= {"rope_block_size": length, "rope_factor": max(settings["rope_factor"], reach)}
-    return settings
+    stretch = ("rope_scaling", "rope_factor")
+    settings |= {name: values[name] for name in values if name in vars(trained) and name not in stretch}
+    c = GPTConfig(**settings)
+    kinds = []
+    for kind, old in zip(c.kinds, trained.kinds, strict=False):
+        is_fixed = "layers" in values and kind.rope_factor != c.rope_factor
+        kinds.append(stretched(kind, old, c.block_size, *map(values.get, stretch), is_fixed))
+    own = {"dataset": values.get("dataset") or source.dataset_name(), "optimizer": "adamw"}
+    return own | values | asdict(with_kinds(c, kinds))
 
 
 def start(cfg, model, optimizer, dataset, run, source):
@@ -110,33 +117,52 @@ def changed_settings(run, cfg, dataset):
 
 
 def initialise(model, source, dataset):
-    """Copies a Checkpoint's weights into the model: the whole backbone, the scheme's parameters that both have, and the
-    overlapping rows of the scheme's resized tables. Empties the Checkpoint. Returns messages for the log."""
+    """Copies a Checkpoint's weights into the model: the whole backbone, and what the scheme of each layer and that of
+    the layer in the source have in common. Empties the Checkpoint. Returns messages for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
-    if source.config.n_head != model.config.n_head:
-        raise ValueError(f"{source.path} has n_head={source.config.n_head}: its heads cannot be regrouped")
+    for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size"):
+        old = getattr(source.config, name)
+        if old != getattr(model.config, name):
+            raise ValueError(f"{source.path} has {name}={old}: its weights do not fit another {name}")
     source.optimizer.clear()
-    weights = source.weights
+    trained = source.model("cpu")
+    source.weights.clear()
     messages = [f"initialised from {source.path}, step {source.step}"]
-    for name, new in model.state_dict().items():
-        old = weights.pop(name, None)
-        in_scheme = name.startswith(("pos.", "pos_kinds."))
-        if old is not None and old.shape == new.shape:
-            new.copy_(old)
-        elif old is None and in_scheme:
-            messages.append(f"{name} starts untrained")
-        elif in_scheme and old.shape[1:] == new.shape[1:]:
-            n = min(len(old), len(new))
-            new[:n] = old[:n]
-            messages.append(f"{name} keeps its first {n} rows, {len(new) - n} start untrained")
-        else:
-            raise ValueError(f"{source.path} has another size: {name} does not fit the new model")
-    schemes = (model.pos, *model.pos_kinds)
-    for scheme, old_config in zip(schemes, dict.fromkeys(source.config.scheme_configs), strict=False):
-        if scheme.config.pos_scheme == old_config.pos_scheme:
-            scheme.start_from(old_config)
-    for name in weights:
-        if not name.startswith(("pos.", "pos_kinds.")):
-            raise ValueError(f"{source.path} has weights that this model does not have, such as {name}")
-        messages.append(f"{name} is not loaded")
+    if model.config.first_length != model.config.block_size:
+        messages.append(f"shares of block_size and temperatures refer to {model.config.first_length} tokens")
+    if model.config.layers != source.config.layers:
+        messages.append(f"layers: {model.config.layers}")
+    messages += copy_weights(model.transformer, trained.transformer, "transformer")
+    names = {module: name for name, module in model.named_modules()}
+    pairs = [*zip(model.schemes, trained.schemes, strict=True)]
+    if model.pos not in model.schemes:
+        pairs.append((model.pos, trained.pos))
+    sources = {}
+    for new, old in pairs:
+        if new not in sources:
+            sources[new] = old
+            messages += copy_weights(new, old, names[new])
+            if type(new) is type(old):
+                new.start_from(old.config)
+        elif sources[new] is not old and old.state_dict():
+            raise ValueError(f"{source.path} has layers with different weights, which would share {names[new]} now")
+    return messages
+
+
+def copy_weights(new, old, name):
+    """Copies the parameters that two modules have in common and the overlapping rows of resized ones. Returns messages.
+    ValueError if one has another size."""
+    weights = old.state_dict()
+    messages = []
+    try:
+        for key, p in new.state_dict().items():
+            w = weights.get(key, p)
+            if len(w) != len(p):
+                weights[key] = torch.cat((w[: len(p)].to(p), p[len(w) :]))
+                messages.append(f"{name}.{key} keeps its first {min(len(w), len(p))} rows")
+        keys = new.load_state_dict(weights, strict=False)
+    except RuntimeError:
+        raise ValueError(f"the weights of {name} have another size than those of the source") from None
+    messages += [f"{name}.{key} starts untrained" for key in keys.missing_keys]
+    messages += [f"{name}.{key} is not loaded" for key in keys.unexpected_keys]
     return messages

@@ -1,4 +1,5 @@
-"""How a run is followed: metrics.jsonl, progress lines, loss.png and wandb."""
+"""How a run is followed: metrics.jsonl, progress lines, wandb and pictures. What was measured is written first, logged
+second and drawn last."""
 
 import contextlib
 import json
@@ -8,13 +9,13 @@ import secrets
 import shlex
 import sys
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 from run import files
-from run.drawing import save_picture
 from run.script import silence_stdout
 
 WandbMode = Literal["auto", "online", "offline", "disabled"]
@@ -36,49 +37,43 @@ def read_metrics(folder):
     return rows
 
 
-def json_lines(rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 class RunLog:
-    """Reports a training run to metrics.jsonl, to the screen and to wandb. Only its first process reports. A failure
-    never ends the run."""
+    """Reports a training run to metrics.jsonl, to the screen and to wandb. Only its first process reports."""
 
-    def __init__(self, cfg, rank, segment, step):
-        """The log of a run that starts after `step`. A new run (segment 0) clears away what an earlier one left in its
-        folder; a resumed one drops the later rows of metrics.jsonl and writes them again."""
+    def __init__(self, cfg, rank, segment, pace):
+        """The log of a run from the step of its Pace on. A new run (segment 0) clears away what an earlier one left in
+        its folder; a resumed one drops the later rows of metrics.jsonl and writes them again."""
+        self.pace = pace
         self.reports = rank == 0
         self.folder = Path(cfg.out_dir)
         self.metrics = self.folder / "metrics.jsonl"
-        self.quoted = shlex.quote(str(self.folder))  # in the commands that are printed
         if not self.reports:
             return
         if cfg.overwrite:
             for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)
-        rows = read_metrics(self.folder) if segment else []
-        earlier = json_lines(row for row in rows if row["step"] <= step)
-        files.write(self.metrics, earlier)
         init = {
             "project": cfg.wandb_project,
             "group": cfg.wandb_group or Path(cfg.dataset).name,
             "job_type": "train",
-            "id": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",
+            "name": f"{self.folder.name}-{time.strftime('%Y%m%d-%H%M%S')}-r{segment}",
             "config": asdict(cfg),
         }
         self.wandb = start_wandb(cfg.wandb_mode, {"train": "step", "val": "step"}, init)
+        pace.restart(pace.first)
+        rows = read_metrics(self.folder) if segment else []
+        earlier = [json.dumps(row) + "\n" for row in rows if row["step"] <= pace.first]
+        files.write(self.metrics, "".join(earlier))
 
     def __call__(self, step, row, text):
-        """Logs one row of metrics and prints its text."""
+        """Logs one row of metrics and prints its text. Speed is measured from here on."""
         if self.reports:
             row = {"step": step} | row
-            try:
-                with open(self.metrics, "a") as f:
-                    f.write(json_lines([row]))
-            except OSError as error:
-                text += f"\ncannot write {self.metrics}: {error.strerror}"
+            with open(self.metrics, "a") as f:
+                f.write(json.dumps(row) + "\n")
             self.wandb = log_wandb(self.wandb, [row])
         self.say(text)
+        self.pace.restart(step)
 
     def say(self, *messages):
         """Prints each message on a line of its own."""
@@ -88,25 +83,22 @@ class RunLog:
             except OSError:  # the terminal, or the reader of our output, is gone
                 silence_stdout()
 
-    def say_results(self, step, pace, best_val_loss):
-        """Says where everything is and what to do next."""
-        if step < pace.last:
+    def close(self, step, best_val_loss):
+        """Says where everything is and what to do next, waits for wandb and draws loss.png."""
+        folder = shlex.quote(str(self.folder))
+        if step < self.pace.last:
+            self.say(f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}")
+        else:
             self.say(
-                f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={self.quoted}"
+                f"{step - self.pace.first} steps in {format_seconds(self.pace.seconds())}",
+                f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
+                f"sample    python sample.py {folder}",
+                f"evaluate  python eval_length.py {folder}",
             )
-            return
-        self.say(
-            f"{step - pace.first} steps in {format_seconds(pace.seconds())}",
-            f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
-            f"sample    python sample.py {self.quoted}",
-            f"evaluate  python eval_length.py {self.quoted}",
-        )
-
-    def close(self):
-        """Draws loss.png and waits for wandb."""
+        charts = finish_wandb(self.wandb)
+        if charts:
+            self.say(charts)
         self.say(save_picture("curve", self.folder / "loss.png", draw_losses, self.folder))
-        if self.wandb:
-            self.say(finish_wandb(self.wandb))
 
 
 def draw_losses(folder):
@@ -166,43 +158,57 @@ def format_seconds(seconds):
     return str(timedelta(seconds=round(seconds)))
 
 
+def guarded(action):
+    """A call of wandb: a fault costs one line and the charts, never a step. Then it returns None."""
+
+    def attempt(*arguments):
+        try:
+            return action(*arguments)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            print(f"wandb failed, and the command continues without charts: {reason}", file=sys.stderr)
+
+    return attempt
+
+
+@guarded
 def start_wandb(mode, axes, init):
-    """A run of wandb.init(**init), or None if it is disabled or fails. Mode 'auto' is what the user has set, or
-    else online with a login and offline without. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
+    """A run of wandb.init(**init), or None if it is disabled. Mode 'auto' is what the user has set, or else online with
+    a login and offline without; so is an empty project. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
     if mode == "disabled" or os.environ.get("WANDB_DISABLED") == "true":
         return None
-    try:
-        import wandb  # slow to import
+    import wandb  # slow to import
 
-        os.environ["WANDB_SILENT"] = "true"
-        if mode == "auto":
-            mode = wandb.setup().settings.mode
-            if mode == "online" and not wandb.login(prompt=False, verify=False):
-                mode = "offline"
-        name = init["id"].encode(errors="replace").decode()[:128]  # as long as wandb's server accepts
-        id = re.sub(r"[^\w.-]", "-", name[:48]) + f"-{secrets.token_hex(4)}"  # no id is ever used twice
-        settings = wandb.Settings(console="off", init_timeout=6)
-        run = wandb.init(mode=mode, **init | {"name": name, "id": id, "settings": settings})
-        for prefix, x in axes.items():
-            run.define_metric(x, hidden=True)
-            run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
-        return None if run.disabled else run
-    except Exception as error:
-        print(f"wandb does not start, and the run continues without it: {error}", file=sys.stderr)
+    os.environ["WANDB_SILENT"] = "true"
+    preset = wandb.setup().settings
+    if mode == "auto":
+        mode = preset.mode
+        if mode == "online" and not wandb.login(prompt=False, verify=False):
+            mode = "offline"
+    project = init["project"] or preset.project or "lengthwise"
+    settings = wandb.Settings(console="off", init_timeout=6)
+    safe = re.sub(r"[^\w.-]", "-", init["name"][-100:]).strip("-")  # `wandb leet` lists runs by their ids
+    id = f"{safe}-{secrets.token_hex(4)}"
+    run = wandb.init(mode=mode, settings=settings, **init | {"project": project, "id": id})
+    for prefix, x in axes.items():
+        run.define_metric(x, hidden=True)
+        run.define_metric(f"{prefix}/*", step_metric=x, summary="min,last" if prefix == "val" else None)
+    return None if run.disabled else run
 
 
+@guarded
 def log_wandb(run, rows):
-    """Logs rows to a wandb run, if there is one. Returns it, or None after a fault."""
-    try:
-        for row in rows if run else ():
-            run.log(row)
-        return run
-    except Exception as error:
-        print(f"wandb failed, and the run continues without it: {error}", file=sys.stderr)
+    """Logs rows to a wandb run, if there is one. Returns it."""
+    for row in rows if run else ():
+        run.log(row)
+    return run
 
 
+@guarded
 def finish_wandb(run):
-    """Waits until wandb has everything. Returns where the charts are."""
+    """Waits until wandb has everything. Returns where the charts are, or None without a run."""
+    if not run:
+        return None
     run.finish()
     if run.url:
         return f"charts    {run.url}"
@@ -214,10 +220,26 @@ def publish(runs, mode, axes, init):
     """Logs rows that are all known, {name: (settings, rows)}, as one wandb run for each name. init: what their
     arguments of wandb.init have in common. For axes, see start_wandb. Returns whether wandb took everything."""
     for name, (settings, rows) in runs.items():
-        own = {"id": f"{name}-{init['id']}", "config": init["config"] | settings}
-        run = log_wandb(start_wandb(mode, axes, init | own), rows)
-        if not run:
+        own = {"name": f"{name}-{init['name']}", "config": init["config"] | settings}
+        charts = finish_wandb(log_wandb(start_wandb(mode, axes, init | own), rows))
+        if not charts:
             return False
-        charts = finish_wandb(run)
     print(charts)
     return True
+
+
+def save_picture(label, path, draw, *arguments):
+    """Writes the figure that draw(*arguments) returns to a .png file. Returns a line that says where it is or why it is
+    missing. The user's settings of matplotlib do not apply, and a $ in a name is a $."""
+    message = f"{label:10}{path}"
+    try:
+        import matplotlib.style  # slow to import, so only here
+
+        style = matplotlib.style.context(["default", {"text.parse_math": False}])
+        with style, warnings.catch_warnings(record=True) as caught, files.replacing(path) as f:
+            draw(*arguments).savefig(f, format="png")
+        if caught:  # a warning for each character that the font lacks
+            message += f" (may look wrong: {caught[0].message})"
+    except Exception as error:  # a full disk, no matplotlib
+        message = f"cannot draw {path}: {' '.join(str(error).split())[:200]}"
+    return message

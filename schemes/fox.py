@@ -19,6 +19,11 @@ class FoX(PositionScheme, name="fox"):
     Computed without a mask, as ALiBi is: c_i is constant within a row, so it cancels in the softmax, and −c_j is a
     channel of k, in 16-bit floats the sum of four digits of 8 bits. In float32, the rounding error of a score is that
     of c, about 1e-3 where c reaches 10,000.
+
+    A gate's gradient is the sum over the pairs of a later query and an earlier key. As the channel's gradient, it would
+    be a difference of sums over all pairs, of which 16-bit floats leave little. So there each of 12 groups of
+    consecutive queries has a channel of its own: its value is 0, but its gradient that of (the mean c of the group)
+    − c_j, in which all keys before the group cancel exactly.
     """
 
     options = {"b": 0.0}
@@ -39,15 +44,16 @@ class FoX(PositionScheme, name="fox"):
         with torch.autocast(x.device.type, enabled=False):
             gates = F.linear(x.to(dtype), self.w[layer].to(dtype), self.b[layer].to(dtype))
             gates = F.logsigmoid(gates)  # (B, T, H)
-        c = past.get("c", 0) + gates.cumsum(dim=1)
-        past["c"] = c[:, -1:]
+            c = past.get("sum of gates", 0) + gates.cumsum(dim=1)
+            past["sum of gates"] = c[:, -1:]
+            c = c.mT[..., None] * math.sqrt(q.size(-1))  # (B, H, T, 1), at most 0
+            if q.dtype.itemsize >= 4:
+                return widen(q, q.new_ones(1, 1, 1, 1)), widen(k, -c)
 
-        # −c as one channel, or as four digits
-        rest = -c.mT[..., None] * math.sqrt(q.size(-1))  # (B, H, T, 1), at least 0
-        channels = []
-        for unit in (65536, 256, 1) if q.dtype.itemsize < 4 else ():
-            digit = rest.div(unit, rounding_mode="floor") * unit
-            channels.append(digit)
-            rest = rest - digit
-        channels.append(rest)
-        return widen(q, q.new_ones(1, 1, 1, len(channels))), widen(k, torch.cat(channels, dim=-1))
+            x = -c.detach()
+            channels = [x // 65536 * 65536, x // 256 % 256 * 256, x // 1 % 256, x % 1]
+            group = torch.arange(q.size(2), device=q.device) * 12 // q.size(2)
+            member = F.one_hot(group, 12).to(dtype)  # (T, groups)
+            difference = c.mT @ F.normalize(member, p=1, dim=0) - c  # (B, H, T, groups)
+            channels.append(difference - difference.detach())
+        return widen(q, F.pad(member, (4, 0), value=1.0)[None, None]), widen(k, torch.cat(channels, dim=-1))

@@ -33,6 +33,6 @@ class KeyOffset(RoPE, name="key_offset"):
 
 def keys_before(k, past):
     """For each token in k (B, H, T, ·), the key of the token before it; the first token's own."""
-    first = past.get("k", k[:, :, :1])
-    past["k"] = k[:, :, -1:].clone()  # without the clone, the whole k would stay in memory
+    first = past.get("last key", k[:, :, :1])
+    past["last key"] = k[:, :, -1:].clone()  # without the clone, the whole k would stay in memory
     return torch.cat((first, k[:, :, :-1]), dim=2)

@@ -43,9 +43,9 @@ class PaTH(PositionScheme, name="path"):
     def rotate(self, q, k, x, prepared, layer, past):
         B, _, C = x.shape
         w = x @ self.down[layer] @ self.up[layer]  # (B, T, C)
-        before = past.get("w", w.new_zeros(B, self.width - 1, C))
+        before = past.get("projections", w.new_zeros(B, self.width - 1, C))
         w = torch.cat((before, w), dim=1)
-        past["w"] = w[:, 1 - self.width :]
+        past["projections"] = w[:, 1 - self.width :]
         w = F.silu(F.conv1d(w.mT, self.conv[layer], groups=C))  # (B, C, T)
         w = w.unflatten(1, (-1, self.config.head_size)).mT  # (B, H, T, D)
         beta = 2 * (x @ self.v[layer] + self.b[layer]).sigmoid()  # (B, T, H)

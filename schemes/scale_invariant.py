@@ -10,8 +10,8 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
     m = −2L and L = log(1 + (i−j)/τ). For normally distributed s, this gives each octave of distances the same expected
     attention, and keeps it as sparse at every distance. τ is the option tau. Nothing is learned.
 
-    Deviations: the pairs that turn are those that complete a turn within block_size, not half of them; the other pairs
-    would reach angles past the training length that were never trained.
+    Deviations: the pairs that turn are those that complete a turn within the first training length, not half of them;
+    the other pairs would reach angles past the training length that were never trained.
     """
 
     reads = ()
@@ -19,7 +19,7 @@ class ScaleInvariant(RoPE, name="scale_invariant"):
 
     def prepare(self, q_pos, k_pos):
         freqs = frequencies(self.config.head_size, q_pos.device)
-        is_fast = freqs * self.config.block_size >= 2 * math.pi
+        is_fast = freqs * self.config.first_length >= 2 * math.pi
         return precompute_freqs_cis(q_pos, freqs.where(is_fast, 0.0))
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):

@@ -19,8 +19,8 @@ class SSMax(RoPE, name="ssmax"):
 
     def init_weights(self, generator):
         n = torch.arange(1.0, max(2, self.config.block_size) + 1)
-        for layer, window in enumerate(self.windows):
-            mean = n.clamp(max=max(2, window)).log().mean()
+        for layer, kind in enumerate(self.config.kinds):
+            mean = n.clamp(max=max(2, kind.n_keys)).log().mean()
             self.s.data[layer] = 1 / mean
 
     def prepare(self, q_pos, k_pos):
@@ -30,7 +30,7 @@ class SSMax(RoPE, name="ssmax"):
 
     def rotate(self, q, k, x, prepared, layer, past):
         n, freqs_cis = prepared
-        n = n.clamp(max=self.windows[layer])
+        n = n.clamp(max=self.config.kinds[layer].n_keys)
         scale = self.s[layer] * n.log()[:, None]  # (H, T, 1)
         q = (q * scale).to(q.dtype)
         return super().rotate(q, k, x, freqs_cis, layer, past)

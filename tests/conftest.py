@@ -160,43 +160,30 @@ def evaluate(tmp_path, capsys):
 @pytest.fixture
 def few_documents(monkeypatch):
     """Allows intervals for texts of two documents."""
-    for module in ("statistics", "report"):
-        monkeypatch.setattr(f"evaluation.{module}.FEWEST_DOCUMENTS", 2)
-
-
-def protocol_of(name, dataset, trained=16, **settings):
-    """A protocol for runs trained at `trained` tokens."""
-    from eval_length import EvalConfig
-    from evaluation.protocols import PROTOCOLS
-
-    return PROTOCOLS[name](EvalConfig(runs=("x",), protocol=name, **settings), {trained}, dataset)
-
-
-def measured(protocol, model):
-    """What a protocol measures of one model: its means {key: {length: mean}}, the arrays (1, blocks, …), and the
-    Scorer."""
-    from evaluation.windows import Scorer
-
-    scorer = Scorer(model, torch.float32)
-    arrays = {}
-    for job, length in protocol.jobs(model.config).items():
-        arrays |= protocol.measure(job, length, scorer)
-    arrays = {name: values[None] for name, values in arrays.items()}
-    values = protocol.values(arrays, scorer.trained)
-    means = {key: {n: array.mean() for n, array in by_length.items()} for key, by_length in values.items()}
-    return means, arrays, scorer
+    monkeypatch.setattr("evaluation.statistics.FEWEST_DOCUMENTS", 2)
+    monkeypatch.setattr("eval_length.FEWEST_DOCUMENTS", 2)
 
 
 class WrittenModel:
-    """A model that is sure of the character that `following(text)` returns, and knows nothing if that is empty."""
+    """A run whose model is sure of the character that `following(text)` returns, and knows nothing if that is empty."""
 
     lm_head = torch.nn.Identity()  # `hidden` returns the logits
-    lm_head.weight = torch.zeros(1)
 
-    def __init__(self, dataset, reach):
+    def __init__(self, dataset, reach, folder):
         self.tokenizer = dataset.tokenizer
         self.reach = reach
+        self.folder = folder
+        self.hash = f"{type(self).__name__} {reach}"
         self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
+
+    def config_with(self, overrides, length, temperature):
+        return self.config
+
+    def model(self, device):
+        return self
+
+    def override(self, config):
+        return self
 
     def hidden(self, idx, last, positions=None):
         logits = torch.zeros(len(idx), last, self.config.vocab_size)
@@ -285,9 +272,9 @@ def write_sample(folder, **settings):
 # ----------------------------------------------------------------------------------------------------------
 # Small models: for the tests of model.py and of what uses it
 
-from model import GPT, GPTConfig, PositionScheme, find_scheme, scheme_names  # noqa: E402
+from model import GPT, GPTConfig, find_scheme, scheme_names  # noqa: E402
 
-RELATIVE = [s for s in scheme_names() if find_scheme(s).embed is PositionScheme.embed]  # act on attention only
+RELATIVE = [s for s in scheme_names() if not find_scheme(s).embeds]  # act on attention only
 
 
 def build(scheme, seed=0, spread=1.0, **sizes):

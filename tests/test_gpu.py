@@ -97,7 +97,8 @@ def test_a_compiled_model_is_one_graph_compiled_once(scheme, window):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "t5"])
-def test_a_resumed_run_is_bit_identical(scheme, dataset, tmp_path):
+def test_a_resumed_run_of_short_windows_is_bit_identical(scheme, dataset, tmp_path):
+    """At 1,024 tokens it is not: the backward pass of attention gives other bits from call to call."""
     flags = "--device=cuda --compile=False --n_layer=2 --n_embd=64 --block_size=32 --batch_size=4 --dropout=0.1".split()
     flags += [f"--pos_scheme={scheme}", f"--dataset={dataset}", "--max_iters=10", "--wandb_mode=disabled"]
     train.main([*flags, f"--out_dir={tmp_path}/whole"])

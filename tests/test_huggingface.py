@@ -12,10 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tokenizers
+import transformers
 from conftest import ROOT, documents, prepare
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+import data
 from data import texts
 from data.prepare import FILES, PrepareConfig, main
+from data.tokenizers import named_tokenizer, tokenizer_from
 
 CHAR = "--tokenizer=char"
 TEXTS = [f"document {i}:\n" + "many words " * (i % 7 + 3) for i in range(30)]
@@ -45,14 +50,66 @@ def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
     assert documents(ds, ds.train) == [text for text in TEXTS if text not in val]
 
 
-def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(tmp_path):
+def write_tokenizer(folder, vocabulary=330):
+    """A tokenizer in Hugging Face's format, which writes bytes as GPT-2's does or, in a folder "sentencepiece", as
+    Llama's."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True))
+    special = ["<|endoftext|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if folder.name == "sentencepiece":
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        special += [f"<0x{byte:02X}>" for byte in range(256)]
+        alphabet = ["▁"]
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special[0], model_max_length=8)
+    fast.save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize("kind", ["bpe:300", "bytes", "sentencepiece"])
+def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(kind, tmp_path, capsys):
+    kind = kind if ":" in kind else write_tokenizer(tmp_path / kind)
     rows = [*TEXTS, "", None, "a <|endoftext|> b 中文 naïve 🙂\r\n"]
     first = write(tmp_path / "a.parquet", rows[:20])
     second = write(tmp_path / "b.jsonl", rows[20:])
-    ds = prepare(tmp_path, first, second, "--tokenizer=bpe:300")
+    ds = prepare(tmp_path, first, second, f"--tokenizer={kind}")
     assert all_documents(ds) == sorted(filter(None, rows))
+    assert "2 rows without text" in capsys.readouterr().out
     for split in (ds.train, ds.val):
         assert (np.flatnonzero(split.tokens == ds.tokenizer.eot) == split.docs[1:] - 1).all()
+    tokenizer = tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
+    ids = tokenizer.encode("a 🙂<|endoftext|>")
+    assert ids[-1] == tokenizer.eot and max(ids) < tokenizer.n_vocab <= 330
+    assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == "a 🙂<|endoftext|>".encode()
+
+
+def test_a_tokenizer_is_known_by_its_name_and_vocabulary(tmp_path, monkeypatch, refused, capsys):
+    kind = write_tokenizer(tmp_path / "model")
+    flags = [write(tmp_path / "a.jsonl"), f"--name={tmp_path}/set", f"--tokenizer={kind}"]
+    assert main([*map(str, flags)]) == 0
+    assert data.load(f"{tmp_path}/set").tokenizer.spec == named_tokenizer(kind).spec
+    assert "changes or drops" not in capsys.readouterr().out
+    vocabulary = {character: i for i, character in enumerate("dmt")}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))  # it drops all other characters
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "model")
+    main([*map(str, flags), "--overwrite"])
+    assert "changes or drops characters, in 27 of" in capsys.readouterr().out
+    write_tokenizer(tmp_path / "model", vocabulary=290)
+    with pytest.raises(ValueError, match="model has changed"):
+        data.load(f"{tmp_path}/set")
+    assert "no/where could not be loaded" in refused(main, *flags[:2], f"--tokenizer=hf:{tmp_path}/no/where")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install transformers" in refused(main, *flags)
+
+
+def test_rows_without_text_are_not_drawn_for_validation(tmp_path):
+    rows = [text for text in TEXTS for text in ("", text)]
+    ds = prepare(tmp_path, write(tmp_path / "a.jsonl", rows), CHAR)
+    assert len(ds.val.docs) == 3 and len(ds.train.docs) == 27
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
@@ -73,17 +130,18 @@ def test_a_stopped_preparation_leaves_nothing_for_the_next(tmp_path, signum):
     assert {path.name for path in (tmp_path / "set").iterdir()} == {*FILES}
 
 
-def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch):
+def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch, capsys):
     def read(**splits):
         monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
         documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
-        return [[text for _, text in read_split("")] for read_split in documents.values()]
+        return [[text for _, text in read_split()] for read_split in documents.values()]
 
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(210_000)]})
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
     train, val = read(train=rows)
     assert val == sorted(expected, key=int) and sorted(train + val, key=int) == rows["text"][:]
-    assert read(train=rows.select([1, 2]), validation=rows.select([7])) == [["1", "2"], ["7"]]
+    splits = {"train": rows.select([1, 2]), "test": rows.select([5]), "dev": rows.select([7])}
+    assert read(**splits) == [["1", "2"], ["7"]] and "validation: dev; left out: test" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -93,6 +151,8 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
         "{tmp}/good.jsonl --column=good": "good.jsonl, row 1 .*--column='good' is int",
         "{tmp}/good.parquet --column=x": "good.parquet, row 1 .*--column='x' .* good, text",
         "{tmp}/half.jsonl": "half.jsonl, row 2",
+        "{tmp}/blank.jsonl": "blank.jsonl, row 3 .*--column='text' is missing",
+        "{tmp}/cut.jsonl": "cut.jsonl, row 3 .*Expecting value",
         "{tmp}/good.jsonl README.md": "good.jsonl .*README.md",
         "{tmp}/one.jsonl": "train",
         "hf:no/such": "the hub is away",
@@ -105,6 +165,8 @@ def test_mistakes_with_rows_are_one_line_and_leave_no_dataset(tmp_path, monkeypa
     write(tmp_path / "half.jsonl", ["a", "half a surrogate pair: \ud800"])
     write(tmp_path / "one.jsonl", ["a"])
     (tmp_path / "broken.parquet").write_text("no parquet")
+    (tmp_path / "blank.jsonl").write_text('{"text": "a"}\n\n["b"]\n')  # a list, in the third line
+    (tmp_path / "cut.jsonl").write_text('{"text": "a"}\n\n{"text": ')
     if flags == "hf:no/such":
         monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=ConnectionError("the hub\n is away")))
     with pytest.raises(ValueError, match=word):

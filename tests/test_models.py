@@ -248,18 +248,11 @@ def test_llama3_scales_as_transformers_do():
     """At the sizes of Llama 3.1 8B."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    parameters = {
-        "rope_type": "llama3",
-        "rope_theta": 500_000,
-        "factor": 8,
-        "low_freq_factor": 1,
-        "high_freq_factor": 4,
-        "original_max_position_embeddings": 8192,
-    }
-    theirs = transformers.LlamaConfig(rope_parameters=parameters)
+    parameters = rotation(5e5, factor=8, low_freq_factor=1, high_freq_factor=4, original_max_position_embeddings=8192)
+    theirs = transformers.LlamaConfig(rope_parameters=parameters | {"rope_type": "llama3"})
     their_freqs, factor = ROPE_INIT_FUNCTIONS["llama3"](theirs, "cpu")
-    ours = GPTConfig(8192, 8, n_layer=1, n_head=32, n_embd=4096, pos_scheme="rope", rope_theta=500_000)
-    freqs, size = rope_frequencies(replace(ours, rope_scaling="llama3", rope_factor=8), torch.device("cpu"))
+    settings = dict(pos_scheme="rope", rope_theta=5e5, rope_scaling="llama3", rope_factor=8)
+    freqs, size = rope_frequencies(GPTConfig(8192, 8, 1, 32, 4096, **settings), torch.device("cpu"))
     torch.testing.assert_close(freqs, their_freqs.double(), rtol=1e-6, atol=0)
     assert size == factor == 1
 
@@ -338,10 +331,10 @@ def their_attention(name, form, ours, n_tokens):
     return layers
 
 
-def our_attention(model, positions, module, x, theirs):
+def our_attention(model, context, module, x, theirs):
     """How much each query attends to each key (H, T, T) in our layer, with transformers' weights and input."""
-    kind = positions.kind
-    layer = positions.layer
+    kind = context.config
+    layer = context.layer
     attention = model.transformer.h[layer].attn
     order = our_order(kind, theirs)
     C = model.config.n_embd
@@ -353,18 +346,18 @@ def our_attention(model, positions, module, x, theirs):
     if attention.sink is not None:
         attention.sink[:] = module.sinks
     if kind.pos_scheme == "inkling":
-        scheme = positions.scheme
+        scheme = context.scheme
         extent = min(len(scheme.p), module.rel_extent)
         scheme.w[layer] = module.r_proj.weight
         scheme.p[:extent, layer] = module.rel_logits_proj.proj.T[:extent]
-    q, k, _ = attention.project(x, positions, {})
+    q, k, _ = attention.project(x, context, {})
     T = x.size(1)
     columns = torch.eye(T).expand(1, kind.n_head, T, T).split(kind.head_size, dim=-1)
     parts = []
     for values in columns:  # with these values, the average is a part of the weights
         n = values.size(-1)
         values = F.pad(values, (0, kind.head_size - n))
-        parts.append(attend(q, k, values, positions, 0.0, attention.sink)[..., :n])
+        parts.append(attend(q, k, values, context, 0.0, attention.sink)[..., :n])
     return torch.cat(parts, dim=-1)[0]
 
 
@@ -390,11 +383,11 @@ def test_every_layer_attends_as_theirs(name, form):
     n_tokens = 2 * SMALL
     ours = recipe(name, form, block_size=SMALL, n_layer=6, n_head=theirs.n_head, n_embd=width, bias=False)
     model = GPT(ours).eval()
-    _, layers = model.enter(torch.zeros(1, n_tokens, dtype=torch.long))
+    _, contexts = model.enter(torch.zeros(1, n_tokens, dtype=torch.long))
     their_layers = their_attention(name, form, ours, n_tokens)
-    for kind, positions, (module, x, expected) in zip(ours.kinds, layers, their_layers, strict=True):
+    for kind, context, (module, x, expected) in zip(ours.kinds, contexts, their_layers, strict=True):
         assert expected.std() > 1e-3
-        weights = our_attention(model, positions, module, x, theirs)
+        weights = our_attention(model, context, module, x, theirs)
         queries = comparable_queries(name, kind, n_tokens)
         torch.testing.assert_close(weights[:, queries], expected[:, queries], rtol=0, atol=1e-5)
 
@@ -410,6 +403,10 @@ def test_every_file_is_compared_and_on_the_page():
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         layers = config.read_file(TrainConfig, path).get("layers", "")
         assert all(kind.split(" *")[0] in row for kind in layers.split(" | "))
+    kinds = published_recipe("smollm3", "trained").kinds
+    numbers = MODELS["smollm3"].configuration("trained", len(kinds)).no_rope_layers
+    assert [kind.pos_scheme == "none" for kind in kinds] == [number == 0 for number in numbers]
+    assert "| `no_rope_layers` with 0" in page  # 1 is a layer with RoPE
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from conftest import ROOT, prepare, write_sample, write_texts
 
-from data.tokenizers import tokenizer_from
+import sample
+from data.tokenizers import CharTokenizer, tokenizer_from
 from model import GPT, GPTConfig, draw, scheme_names
 from run.checkpoint import load_checkpoint
 
@@ -67,12 +68,9 @@ def test_a_character_split_across_tokens_is_printed_whole(runs, monkeypatch):
     assert printed == f"d{text}\n"
 
 
-def test_the_default_prompt_is_one_that_the_tokenizer_has(trained, tmp_path):
-    for n in range(4):
-        (tmp_path / f"{n}.txt").write_text("ab" * 200)
-    folder = trained("rope", dataset=prepare(tmp_path, tmp_path).name)
-    texts, _ = write_sample(folder, max_new_tokens=1)
-    assert texts[0][0] == "a"
+def test_the_default_prompt_is_one_that_the_tokenizer_has():
+    tokenizer = CharTokenizer("ab")
+    assert sample.find_prompt(sample.SampleConfig(), tokenizer) == "a"
 
 
 def test_stop_ends_each_text_where_its_document_ends(runs, monkeypatch):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.statistics import FEWEST_DOCUMENTS, interval, rise, t_quantile, verdict, wilson
+from evaluation.statistics import FEWEST_DOCUMENTS, interval, pair, rise, t_quantile, verdict
 
 
 def documents_of(kind, n, rng):
@@ -101,10 +101,14 @@ def test_quantiles_of_t_as_published():
         assert t_quantile(df) == pytest.approx(quantile, rel=1.5e-3)
 
 
-def test_wilson_interval_as_published():
-    """Newcombe 1998 (Statistics in Medicine 17, 857), method 3: 81 of 263 and 0 of 20."""
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+def test_values_of_the_same_models_are_paired():
+    rng = np.random.default_rng(0)
+    seeds = rng.standard_normal((3, 1))
+    a = seeds + 0.1 * rng.standard_normal((3, 60))
+    b = a + 0.2
+    documents = np.arange(60) % 30
+    assert interval(pair([("abc", a), ("abc", -b)]), documents) == (pytest.approx(-0.2), pytest.approx(0))
+    assert interval(pair([("abc", a), ("def", -b)]), documents)[1] > 0.5  # as if the seeds were others
 
 
 @pytest.mark.parametrize(
@@ -121,11 +125,25 @@ def test_a_verdict_needs_the_whole_interval(mean, width, word):
     assert verdict(mean, width) == word
 
 
-def test_a_rise_is_measured_from_the_best_length_on():
+def test_a_rise_is_measured_from_the_best_shorter_length_on():
     documents = np.repeat(np.arange(30), 2)
     text = np.random.default_rng(0).standard_normal((1, 60))
     losses = {16: text + 1.0, 32: text + 0.9, 64: text + 0.95, 128: text + 0.96}
-    best, mean, width = rise(losses, 16, documents)
-    assert best == 32 and (mean, width) == pytest.approx((0.06, 0))  # the text is paired
-    assert rise(losses, 64, documents)[0] == 64
-    assert rise({16: losses[16], 32: losses[32]}, 16, documents) == (32, 0, 0)
+    assert rise(losses, 16, documents) == {
+        "from": 32,
+        "mean": pytest.approx(0.06),
+        "width": pytest.approx(0),
+        "verdict": "rises",
+    }
+    assert rise(losses, 64, documents)["from"] == 64
+    assert rise(losses, 128, documents) is None
+
+
+def test_a_row_that_is_best_at_the_longest_length_need_not_be_flat():
+    documents = np.arange(60)
+    rng = np.random.default_rng(0)
+    for noise, word in {0.01: "flat", 1.0: "undecided"}.items():
+        losses = {16: rng.standard_normal((1, 60)), 32: noise * rng.standard_normal((1, 60))}
+        losses[32] += losses[16] - 0.02 - losses[32].mean()
+        risen = rise(losses, 16, documents)
+        assert risen["from"] == 16 and risen["mean"] == pytest.approx(-0.02) and risen["verdict"] == word

@@ -1,16 +1,16 @@
-"""Tasks: their rules, their texts, and measurements of models that know a rule up to some length."""
+"""Tasks: their rules and their texts."""
 
 import hashlib
-from dataclasses import replace
+import re
 
 import numpy as np
 import pytest
-from conftest import WrittenModel, dataset_of, facts_dataset, measured, protocol_of
+from conftest import ROOT
 
+import data
+from data.prepare import main
 from data.recall import Random
-from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of
-from eval_length import main
-from evaluation.tasks import learned
+from data.tasks import LONGEST, TASKS, document, fresh_examples, source_of, task_of
 
 
 def insertion_sort(question):
@@ -57,14 +57,12 @@ RULES = {  # the answer to a question, written again
 }
 
 
-def task_dataset(name):
-    """A dataset of six generated documents."""
-    dataset = dataset_of(*(document(name, seed) for seed in range(6)))
-    return replace(dataset, meta={"source": {"text": source_of(name), "tokenizer": "char"}})
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_answers_follow_the_rule(name):
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    for line in [TASKS[name].__doc__, *re.findall(rf"\| `{name}` \| `(.*)` \|", page)]:
+        question, answer = re.match(r"([^>]*)>(\w*)", line).groups()
+        assert answer == RULES[name](question)
     for n in (1, 2, 7, LONGEST, 8 * LONGEST):
         answers = set()
         for question, answer in fresh_examples(name, n, 50, seed=0):
@@ -96,108 +94,56 @@ def test_no_example_of_the_test_lengths_is_in_the_text(name):
         assert not {question for question, _ in fresh_examples(name, 10, 200, seed=0)}.intersection(questions)
 
 
+def test_the_page_says_what_always_answering_b_finds():
+    shares = []
+    for n in (10, 20, 40):
+        answers = [answer for _, answer in fresh_examples("majority", n, 200, seed=1337)]
+        shares.append(f"{answers.count('b') / 200:.1%}")
+    assert "{}, {} and {}".format(*shares) in (ROOT / "docs" / "tasks.md").read_text()
+
+
+def rotate(random, n):
+    return "abcd", "bcd\na"
+
+
+def test_only_the_task_that_is_asked_for_is_made_and_its_fault_is_one_line(monkeypatch, refused, tmp_path):
+    def prepare(name):
+        return refused(main, name, f"--name={tmp_path}/set")
+
+    monkeypatch.setitem(TASKS, "rotate", rotate)
+    assert "task rotate has a line end" in prepare("rotate") and "bcd\\na" in prepare("rotate")
+    monkeypatch.setitem(TASKS, "rotate", lambda random, n: 1 / 0)
+    assert "task rotate fails for" in prepare("rotate") and "division by zero" in prepare("rotate")
+    monkeypatch.setattr("data.recall.DOCUMENTS", 20)
+    assert main(["parity", f"--name={tmp_path}/parity"]) == 0
+
+
+def test_a_change_of_the_rule_for_any_length_changes_the_source(monkeypatch):
+    sources = {source_of("reverse")}
+    for first in (1, LONGEST + 1, 8 * LONGEST):
+        monkeypatch.setitem(TASKS, "reverse", lambda random, n, first=first: ("a", str(n < first)))
+        sources.add(source_of("reverse"))
+    assert len(sources) == 4
+
+
+def test_a_task_is_scored_in_any_characters_by_the_rule_that_made_its_text(monkeypatch, tmp_path):
+    monkeypatch.setattr("data.recall.DOCUMENTS", 20)
+    for flags in ("copy --tokenizer=char", f"sort --tokenizer=data:{tmp_path}/copy", "parity --tokenizer=bpe:300"):
+        assert main([*flags.split(), f"--name={tmp_path}/{flags.split()[0]}"]) == 0
+    assert [task_of(data.load(f"{tmp_path}/{name}")) for name in ("copy", "sort")] == ["copy", "sort"]
+    with pytest.raises(ValueError, match="parity .*by character"):
+        task_of(data.load(f"{tmp_path}/parity"))
+    monkeypatch.setitem(TASKS, "copy", TASKS["reverse"])
+    with pytest.raises(ValueError, match="copy .*rule .* data.prepare copy"):
+        task_of(data.load(f"{tmp_path}/copy"))
+    monkeypatch.delitem(TASKS, "sort")
+    with pytest.raises(ValueError, match="no task 'sort'"):
+        task_of(data.load(f"{tmp_path}/sort"))
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_the_place_of_an_example_in_the_text_says_nothing(name):
     """Examples of copy have even lengths, and the windows of an epoch are a multiple of block_size apart."""
     text = "".join(document(name, seed) for seed in range(30))
     places = np.array([i for i, character in enumerate(text) if character == "\n"])
     assert 0.3 < (places % 2).mean() < 0.7
-
-
-class Knows(WrittenModel):
-    """Answers by the rule if the question has at most `reach` characters, and otherwise ends the answer at once."""
-
-    def __init__(self, name, dataset, reach):
-        super().__init__(dataset, reach)
-        self.rule = RULES[name]
-
-    def following(self, text):
-        question, mark, answer = text.split("\n")[-1].partition(">")
-        if not mark:
-            return ""
-        expected = self.rule(question) if len(question) <= self.reach else ""
-        return (expected + "\n")[len(answer) :][:1] or "\n"
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_model_that_knows_the_rule_is_always_right(name):
-    dataset = task_dataset(name)
-    protocol = protocol_of("task", dataset, trained=128, blocks=3)
-    means, arrays, _ = measured(protocol, Knows(name, dataset, reach=10**4))
-    for key in ("exact", "exact_behind", "tokens", "tokens_behind"):
-        assert means[key] == {n: 1 for n in (5, 10, 20, 40, 80, 160)}
-    assert protocol.note(arrays) == " (learned 1 of 1)"
-
-
-@pytest.mark.parametrize("reach", [4, 10, 40])
-def test_the_reach_of_a_model_is_measured(reach):
-    dataset = task_dataset("copy")
-    protocol = protocol_of("task", dataset, trained=128, blocks=3)
-    means, arrays, _ = measured(protocol, Knows("copy", dataset, reach))
-    for n in (5, 10, 20, 40, 80, 160):
-        assert means["exact"][n] == means["exact_behind"][n] == (n <= reach)
-        assert means["tokens"][n] == pytest.approx(1 if n <= reach else 1 / (n + 1))  # the end of an answer counts
-    assert learned(arrays) == [reach >= LONGEST]
-
-
-def test_an_example_stands_alone_or_behind_others():
-    dataset = task_dataset("sort")
-    protocol = protocol_of("task", dataset, trained=128, lengths="20,40", blocks=5)
-    windows = []
-
-    class Looks(Knows):
-        def hidden(self, idx, last, positions=None):
-            windows.extend(self.tokenizer.decode_bytes(ids).decode() for ids in idx.tolist())
-            return super().hidden(idx, last)
-
-    measured(protocol, Looks("sort", dataset, reach=0))
-    examples = fresh_examples("sort", 20, 5, protocol.seed)
-    assert windows[:5] == [f"\n{question}>{answer}" for question, answer in examples]
-    for window, (question, answer) in zip(windows[5:10], examples, strict=True):
-        others, example = window[:128], window[128:]
-        assert example == f"{question}>{answer}" and others in document_text(dataset) and others[-1] == "\n"
-
-
-def document_text(dataset):
-    return dataset.tokenizer.decode_bytes(dataset.val.tokens.tolist()).decode()
-
-
-def test_seeds_that_have_not_learned_the_task_are_left_out_of_the_mean():
-    protocol = protocol_of("task", task_dataset("copy"), trained=128, lengths="20,40", blocks=200)
-    right = np.ones((3, 200))
-    right[0, :2] = 0  # 198 of 200 are enough, and 197 are not
-    right[1, :3] = 0
-    arrays = {"exact-20": right, "exact-40": np.array([[0.5], [0.0], [1.0]]) * np.ones(200)}
-    assert protocol.note(arrays) == " (learned 2 of 3)"
-    values = protocol.values(arrays, 128)["exact"]
-    assert values[40].mean(axis=1).tolist() == [0.5, 1]
-    mean, low, high = protocol.bounds("exact", values[40], np.arange(200))
-    assert mean == 0.75 and low < 0.5 and high == 1
-    arrays["exact-20"] = np.zeros((3, 200))
-    assert protocol.note(arrays) == " (learned 0 of 3)"
-    assert protocol.values(arrays, 128)["exact"][40].mean(axis=1).tolist() == [0.5, 0, 1]
-
-
-def test_the_command(trained, evaluate, refused, tmp_path, monkeypatch):
-    text = facts_dataset(tmp_path, "copy")
-    runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
-    learnable = trained("learnable", dataset=text, block_size=64)
-    flags = ["--protocol=task", "--blocks=4"]
-    results = evaluate(*runs, learnable, *flags, f"--keep={tmp_path}/kept")
-    alibi, absolute = results.runs.values()
-    assert alibi["note"] == " (learned 0 of 2)" and results.out.count("learned 0 of 1") == 1
-    assert [*alibi["values"]["exact"]] == ["5", "10", "20", "40", "80", "160"]
-    assert 0 <= alibi["values"]["exact_behind"]["160"]["low"] <= alibi["values"]["tokens"]["160"]["high"] <= 1
-    assert absolute["values"]["exact"]["20"] and not absolute["values"]["exact"]["40"]
-    assert not absolute["values"]["exact_behind"]["5"]
-    assert [*(tmp_path / "results").glob("task-*.png")]
-    (kept,) = (tmp_path / "kept").glob("alibi*.npz")
-    again = evaluate(kept, learnable, *flags)
-    assert again.out.count("measured before") == 1
-    assert again.runs[kept.stem]["values"]["exact"] == alibi["values"]["exact"]
-    assert "config/task.py" in refused(main, trained("rope"), "--protocol=task")
-    assert "block_size=16" in refused(main, trained("rope", dataset=text), "--protocol=task")
-    assert "180" in refused(main, *runs, "--protocol=task", "--lengths=200")
-    assert "max_position" in refused(main, *runs, "--protocol=task", "--max_position=300")
-    monkeypatch.setitem(TASKS, "copy", TASKS["reverse"])
-    assert "another rule than today's" in refused(main, *runs, "--protocol=task")

@@ -9,12 +9,13 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, assert_same_run, metrics
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import data
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
 from run.device import pick_device
-from run.optimizer import Optimizer, schedule
+from run.optimizer import Optimizer, clip, schedule
 from run.start import changed_settings
 from train import TrainConfig, main, train
 
@@ -199,7 +200,7 @@ def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
     assert schedule(below_min_lr, 20) == schedule(below_min_lr, 100) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
     assert optimizer.set_rates(60) == pytest.approx(0.55)
-    assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, 0.055])
+    assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, *[0.055] * 4])
 
 
 @pytest.mark.parametrize("scheme", scheme_names())
@@ -212,6 +213,45 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
         assert decays == {p: p.dim() >= 2 and p not in exempt for p in model.parameters()}
         assert len(decays) == sum(len(group["params"]) for group in groups)
         assert sum(len(group["params"]) for group in groups[2:]) == n_muon
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of torch's operators."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count += 1
+        return operator(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("size", [0, 1e-6, 1.0, 1e3])
+def test_muon_and_clipping_give_torchs_bits_in_few_calls(size):
+    cfg = TrainConfig(optimizer="muon", n_layer=12, n_head=2, n_embd=24)
+    ours = GPT(cfg.model_config(32))
+    theirs = GPT(cfg.model_config(32))
+    optimizer = Optimizer(ours, cfg)
+    matrices = [p for p in theirs.transformer.h.parameters() if p.dim() == 2]
+    muon = torch.optim.Muon(matrices, cfg.muon_lr, cfg.weight_decay)
+    for _ in range(3):
+        for p, copy in zip(ours.parameters(), theirs.parameters(), strict=True):
+            p.grad = size * torch.randn_like(p)
+            copy.grad = p.grad.clone()
+        with Calls() as clipping:
+            norm = clip(ours, 1.0)
+        assert norm == torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        with Calls() as stepping:
+            optimizer.step()
+        muon.step()
+    assert clipping.count <= 10
+    assert stepping.count <= 150  # torch's take 1,400
+    state = optimizer.state_dict()["muon"]
+    for name, copy in theirs.named_parameters():
+        if copy in muon.state:
+            assert torch.equal(ours.get_parameter(name), copy)
+            assert torch.equal(state[name].pop("momentum_buffer"), muon.state[copy]["momentum_buffer"])
+            assert not state.pop(name)
+    assert not state
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -250,7 +290,11 @@ def test_what_a_shorter_training_did_not_reach_starts_from_what_it_did(layers, p
     for scheme, options, name in (("t5", "size=8", "table"), ("inkling", "extent=1/4", "p")):
         run = trained(scheme, n_layer=2, layers=layers.format(options))
         old = load(run).weights[f"{prefix}.{name}"]
-        new = initialised(tmp_path / scheme, run, "--block_size=32").weights[f"{prefix}.{name}"]
+        flags = ["--block_size=32"]
+        if scheme == "inkling":
+            extent = f"extent={2 * len(old)}"
+            flags.append(f"--layers={layers.format(extent)}" if layers else f"--pos_options={extent}")
+        new = initialised(tmp_path / scheme, run, *flags).weights[f"{prefix}.{name}"]
         if scheme == "t5":  # only the first 16 buckets; the others start as copies of the last of these
             assert torch.equal(new, old[[*range(16), *[15] * 16]])
         else:  # beyond the old extent, the bias was 0
@@ -271,6 +315,15 @@ def test_a_scaled_rope_remembers_its_first_length_and_is_scaled_further_from_the
         factors = [run.config_with(Overrides(), n).rope_factor for n in (8, 32, 64)]
         assert factors == [factor, factor, 2 * factor]
         assert run.config_with(Overrides(rope_scaling="yarn"), 64).rope_factor == 4
+
+
+def test_sinks_can_be_added_and_removed(trained, tmp_path, capsys):
+    added = initialised(tmp_path / "added", trained("rope"), "--sink")
+    assert not added.weights["transformer.h.0.attn.sink"].any()
+    removed = initialised(tmp_path / "removed", tmp_path / "added", "--sink=False")
+    torch.testing.assert_close(removed.weights, load(trained("rope")).weights, rtol=0, atol=0)
+    out = capsys.readouterr().out
+    assert "sink starts untrained" in out and "sink is not loaded" in out
 
 
 def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):

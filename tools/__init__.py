@@ -1,1 +1,1 @@
-"""Tools besides the main commands: the benchmark and the export. Run as  python -m tools.bench."""
+"""Tools besides the main commands: the benchmark, pictures, and other people's weights: python -m tools.bench"""

@@ -1,7 +1,8 @@
 """Times training steps of every scheme, side by side:  python -m tools.bench [config/gpt2.py] [--nanogpt=PATH]
 
-A step is forward, backward, clipping and optimizer, on random tokens. --lengths=128,1024,8192 measures forward and
-backward on one window of each length instead, and the peak memory.
+A step is forward, backward, clipping and optimizer, on random tokens. The benchmark waits for each step; with
+--flowing=8 only for every eighth, as train.py does on a GPU. --lengths=128,1024,8192 measures forward and backward on
+one window of each length instead, and the peak memory.
 --schemes=rope,mine leaves the other schemes out. With --nanogpt, the path of a nanoGPT checkout, nanoGPT's model and
 optimizer join in. The contenders alternate, so a machine whose speed drifts treats them equally. Settings that neither
 the model nor the optimizer reads do nothing.
@@ -24,7 +25,7 @@ from torch.utils.benchmark import Timer
 import config
 from model import GPT, GPTConfig, scheme_names
 from run.device import World, autocast
-from run.optimizer import Optimizer
+from run.optimizer import Optimizer, clip
 from run.script import script
 from train import TrainConfig
 
@@ -34,8 +35,9 @@ WARMUP = 3  # rounds that are not timed
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     # the benchmark
-    vocab_size: int = 96  # about that of a text by character
     rounds: int = 20  # timed turns of each contender
+    vocab_size: int = 96  # about that of a text by character
+    flowing: int = 1  # steps in a turn, of which only the last is waited for
     nanogpt: config.PathName = ""  # the path of a nanoGPT checkout to compare with
     lengths: str = ""  # measure time and memory at these lengths instead: 128,1024,8192
     schemes: str = ""  # only these schemes: rope,alibi,mine
@@ -67,8 +69,8 @@ def nanogpt(cfg, device):
     module = runpy.run_path(Path(cfg.nanogpt, "model.py"))
     settings = {field.name: getattr(cfg, field.name) for field in fields(module["GPTConfig"])}
     model = module["GPT"](module["GPTConfig"](**settings)).to(device)
-    rates = cfg.weight_decay, cfg.learning_rate, (cfg.beta1, cfg.beta2)
-    return model, model.configure_optimizers(*rates, device.type)
+    betas = cfg.beta1, cfg.beta2
+    return model, model.configure_optimizers(cfg.weight_decay, cfg.learning_rate, betas, device.type)
 
 
 def forward_backward(model, x, y, dtype):
@@ -91,15 +93,15 @@ def time_steps(cfg, device, dtype):
 
     def step_s(model, optimizer):
         start = time.perf_counter()
-        loss = forward_backward(model, x, y, dtype)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
-        optimizer.step()
-        model.zero_grad()
+        for _ in range(cfg.flowing):
+            loss = forward_backward(model, x, y, dtype)
+            clip(model, cfg.grad_clip or math.inf)
+            optimizer.step()
+            model.zero_grad()
         loss.item()  # waits for the device
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / cfg.flowing
 
-    rounds = [[step_s(*pair) for pair in pairs.values()] for _ in range(WARMUP + cfg.rounds)]
-    seconds = np.array(rounds[WARMUP:])  # (rounds, contenders)
+    seconds = np.array([[step_s(*pair) for pair in pairs.values()] for _ in range(WARMUP + cfg.rounds)])[WARMUP:]
     median_s = np.median(seconds, axis=0)
     speed = np.median(seconds[:, :1] / seconds, axis=0)
     settings = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * is_compiled
@@ -128,7 +130,7 @@ def time_lengths(cfg, device, dtype):
     lengths at which it might need more than half of the machine's memory, as it may grow with the square of the
     length."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    lengths = sorted({int(length) for length in cfg.lengths.split(",")})
+    lengths = sorted(map(int, cfg.lengths.split(",")))
     print(f"One window, forward and backward, {cfg.n_layer} layers, {device.type}, {str(dtype)[6:]}")
     print(f"{'':20}{'length':>8}{'ms a step':>15}{'MB a step':>15}")
     for scheme in cfg.chosen:
@@ -136,8 +138,8 @@ def time_lengths(cfg, device, dtype):
         for shorter, length in pairwise([1, *lengths]):
             if peak * (length / shorter) ** 2 > memory / 2:
                 break
-            model_config = replace(cfg.model_config(cfg.vocab_size), pos_scheme=scheme, block_size=length)
-            model = GPT(model_config).to(device)
+            settings = replace(cfg, pos_scheme=scheme, block_size=length)
+            model = GPT(settings.model_config(cfg.vocab_size)).to(device)
             idx = torch.randint(cfg.vocab_size, (1, length), device=device)
             step = partial(forward_backward, model, idx, idx, dtype)
             peak = peak_memory(step, device)  # of the first step, which also allocates the gradients

@@ -11,6 +11,7 @@ import torch
 
 import config
 from data.tokenizers import named_tokenizer
+from evaluation.huggingface import import_transformers
 from model import GPTConfig
 from run.checkpoint import Checkpoint
 from run.script import script
@@ -22,16 +23,6 @@ class ImportConfig:
     source: config.PathName = ""  # given without a flag: a ckpt.pt, a folder, or a name on the hub
     out_dir: config.PathName = "out/gpt2"  # the run's folder
     tokenizer: config.PathName = "gpt2"  # gpt2, or data:NAME for that of a text
-
-
-def import_transformers():
-    """Hugging Face's optional package, set to report only errors and downloads."""
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.hf_hub_utils.enable_progress_bars()
-    return transformers
 
 
 def from_nanogpt(state_dict, args, step):

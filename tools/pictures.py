@@ -1,26 +1,24 @@
-"""Draws the pictures of docs/position-encoding.md in results/schemes:
-
-    python -m tools.pictures out/{rope,alibi,none,t5}
-
-Mean scores are drawn of the runs that are named, and T5's bias if one is called t5.
-"""
+"""Draws how the schemes of docs/position-encoding.md work, in results/schemes:  python -m tools.pictures"""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
-import data
-from evaluation.pictures import figure_of, line_styles
+import config
+from evaluation.pictures import COLORS, NAMES, figure_of
 from model import GPTConfig, find_scheme
-from run.checkpoint import load_checkpoint
-from run.drawing import save_picture
 from run.script import script
+from run.tracking import save_picture
+
+ROPE = COLORS[NAMES.index("rope")]
 
 
-def color_of(scheme):
-    return line_styles([(scheme,)])[0]["color"]
+@dataclass(frozen=True)
+class PicturesConfig:
+    # what is drawn: the baseline's schemes, untrained
+    folder: config.PathName = "results/schemes"  # where the pictures go
 
 
 def untrained(scheme, **settings):
@@ -50,7 +48,7 @@ def draw_matrices():
     figure, panels = figure_of(7, "How each scheme changes the scores: near keys are on the diagonal", 1.8, 2.4)
     distance = torch.arange(48)
     table = sinusoidal_table(48)
-    turns = untrained("rope").prepare(distance, None)  # (48, 16)
+    turns = torch.view_as_complex(untrained("rope").prepare(distance, None))  # (48, 16)
     curves = {  # by distance
         "none\nnothing": torch.zeros(48),
         "sinusoidal\np·p′": table @ table[0] / 128**0.5,
@@ -71,8 +69,7 @@ def draw_matrices():
 
 def dial(axes, start, end, before):
     """A circle in RoPE's colour from `start` to `end` (shares of a turn), and in another colour before `start`."""
-    colors = [before, color_of("rope"), "1"]
-    axes.pie([start, end - start, 1 - end], colors=colors, wedgeprops={"edgecolor": "0.5"})
+    axes.pie([start, end - start, 1 - end], colors=[before, ROPE, "1"], wedgeprops={"edgecolor": "0.5"})
 
 
 def draw_arrows():
@@ -99,84 +96,11 @@ def draw_dials():
 
 
 @torch.no_grad()
-def attention_scores(model, idx):
-    """Yields, layer by layer, the scores of the tokens idx (B, T) before the mask and the softmax, (B, H, T, T)."""
-    x, layers = model.enter(idx)
-    for block, positions in zip(model.transformer.h, layers, strict=True):
-        q, k, _ = block.attn.project(block.ln_1(x), positions, {})
-        scores = q @ k.mT / math.sqrt(model.config.head_size)
-        if positions.biased:
-            scores = scores + positions.bias(q, k)
-        yield scores
-        x = block(x, positions)
-
-
-def mean_score_by_distance(model, tokens):
-    """The mean score at distances 0 to T − 1, over the tokens (B, T), layers and heads. Scores are relative to the
-    query's mean over its nearest block_size keys, because the softmax ignores what is added to a whole row. The queries
-    in the first half of the training length have few keys and are left out."""
-    n = tokens.size(1)
-    trained = model.config.block_size
-    layers = [scores.mean(dim=(0, 1)).double() for scores in attention_scores(model, tokens)]
-    mean = torch.stack(layers).mean(0)
-    near = torch.ones(n, n, dtype=torch.bool).tril().triu(1 - trained)
-    mean -= mean.where(near, torch.nan).nanmean(1, keepdim=True)
-    return torch.stack([mean[trained // 2 :].diagonal(trained // 2 - d).mean() for d in range(n)])
-
-
-def smooth(y):
-    """y by distance, averaged over a quarter of an octave of distance + 1."""
-    bins = (4 * torch.arange(1, len(y) + 1).log2()).long()
-    means = torch.bincount(bins, y) / torch.bincount(bins)
-    return means[bins]
-
-
-def draw_by_distance(curves, title, ylabel, scheme=""):
-    """curves: {label: y by distance}, over four training lengths. A label is a scheme, unless that is named."""
-    figure, panels = figure_of(len(curves), title, width=2.5, height=3.2, sharey=True)
-    for axes, (label, y) in zip(panels, curves.items(), strict=True):
-        n = len(y)
-        axes.plot(y.numpy(), color=color_of(scheme or label), drawstyle="steps-mid")
-        axes.axvspan(n / 4, n, color="0.92", zorder=0)
-        axes.set_xscale("symlog", base=4, linthresh=1)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set(title=label, xlabel="distance (tokens)", xlim=(0, n), ylim=(-15, 9))
-    panels[0].set_ylabel(f"{ylabel} (nats)")
-    return figure
-
-
-def draw_scores(runs):
-    curves = {}
-    for name, run in runs.items():
-        text = data.load(run.dataset_name()).val
-        n = 4 * run.config.block_size
-        starts = (len(text.tokens) - n) // 8 * np.arange(8)  # of eight windows, spread over the text
-        curves[name] = smooth(mean_score_by_distance(run.model("cpu"), text.windows(starts, n - 1)))
-    return draw_by_distance(curves, "Past the training length (grey), RoPE rises again", "mean score")
-
-
-def draw_t5(run):
-    distances = torch.arange(4 * run.config.block_size)
-    bias = run.model("cpu").pos.prepare(distances, distances).T  # (heads, distances)
-    heads = {f"head {h}": values for h, values in enumerate(bias, 1)}
-    return draw_by_distance(heads, "T5's learned bias is level from distance 113 on", "bias", "t5")
-
-
-@torch.no_grad()
 def main(argv):
-    figures = {
-        "matrices": [draw_matrices],
-        "sinusoidal": [draw_sinusoidal],
-        "arrows": [draw_arrows],
-        "dials": [draw_dials],
-    }
-    runs = {Path(path).name: load_checkpoint(path) for path in argv}
-    if runs:
-        figures["scores"] = [draw_scores, runs]
-    if "t5" in runs:
-        figures["t5"] = [draw_t5, runs["t5"]]
-    for name, figure in figures.items():
-        print(save_picture("picture", Path(f"results/schemes/{name}.png"), *figure))
+    cfg = config.load(PicturesConfig, argv)
+    for draw in (draw_matrices, draw_sinusoidal, draw_arrows, draw_dials):
+        name = draw.__name__.removeprefix("draw_")
+        print(save_picture("picture", Path(cfg.folder, f"{name}.png"), draw))
     return 0
 
 

@@ -1,0 +1,104 @@
+"""Does a model use the far text, or does it merely survive it?  python -m evaluation.context out/rope out/alibi
+
+Scores the same tokens as eval_length.py, once more with the context beyond the training length replaced by another
+document's, or shuffled. What the true context gains over each of these, and over none at all, is what it is worth.
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+import config
+from eval_length import EvalConfig, choose_blocks, choose_lengths, count_targets, measure, print_table, signed
+from evaluation.rows import open_runs, rows_of, save_results
+from evaluation.statistics import interval
+from run.script import script
+
+
+def foreign(windows, split, ends, documents, n_kept):
+    """The windows that stop at `ends`, with another context before their last n_kept tokens: the tokens in the same
+    places before another block, the donor. It is the first block, searching from half the text ahead, whose tokens lie
+    outside both the window and its document. ValueError if there is none."""
+    n = windows.size(1) - 1
+    bounds = np.append(split.docs, len(split.tokens))
+    chosen = []
+    for i, document in enumerate(documents):
+        before = min(bounds[document], ends[i] - n)
+        after = bounds[document + 1]
+        donors = np.roll(ends, -(i + len(ends) // 2))
+        donors = donors[(donors - n_kept <= before) | (donors - n >= after)]
+        if not len(donors):
+            raise ValueError(
+                f"no block has {n - n_kept:,} tokens of other documents before it: choose shorter --lengths"
+            )
+        chosen.append(donors[0])
+    far = split.windows(np.array(chosen) - n, n)[:, : n - n_kept]
+    return torch.cat((far, windows[:, n - n_kept :]), dim=1)
+
+
+def shuffled(windows, n_kept, seed):
+    """The windows with a shuffled context before their last n_kept tokens."""
+    changed = windows.clone()
+    for i, row in enumerate(changed):
+        far = row[: -1 - n_kept].numpy()  # shares the row's memory
+        np.random.default_rng((seed, i)).shuffle(far)
+    return changed
+
+
+def measure_contexts(cfg, split, lengths, scored, ends, documents, run):
+    """{name: the mean loss of each block (blocks,)} of a run: 512 with the true context of 512 tokens, foreign-512 and
+    shuffled-512 with another one beyond the training length."""
+    trained = run.config.block_size
+    arrays = {}
+    for n in lengths:
+        if trained <= n <= (run.config.max_positions or n):
+            windows = split.windows(ends - n, n)
+            contexts = {str(n): windows}
+            if n > trained:
+                contexts[f"foreign-{n}"] = foreign(windows, split, ends, documents, trained)
+                contexts[f"shuffled-{n}"] = shuffled(windows, trained, cfg.seed)
+            for name, changed in contexts.items():
+                losses, _ = measure(cfg, run, changed, scored)
+                arrays[name] = losses.mean(axis=1, dtype=float)
+    return arrays
+
+
+def gains_of(row, kind):
+    """{length: (mean, ±)}: how much lower the loss is with the true context beyond the training length than without
+    one (cut), with another document's (foreign), or with its own in another order (shuffled)."""
+    gains = {}
+    for n, losses in row.losses.items():
+        if n > row.trained:
+            other = row.losses[row.trained] if kind == "cut" else row.arrays[f"{kind}-{n}"]
+            gains[n] = interval([other - losses], row.documents)
+    return gains
+
+
+def main(argv):
+    cfg = config.load(EvalConfig, argv, bare_field="runs")
+    runs, kept, dataset = open_runs(cfg)
+    lengths = choose_lengths(cfg, {run.config.block_size for run in runs.values()})
+    scored = count_targets(cfg, lengths)
+    ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
+    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
+    measure_run = partial(measure_contexts, cfg, dataset.val, lengths, scored, ends, documents)
+    rows = rows_of(cfg, runs, dataset, lengths[-1], measured, ends, documents, measure_run) | kept
+
+    results = {name: {"scheme": row.scheme, "seeds": row.seeds} for name, row in rows.items()}
+    for kind in ("cut", "foreign", "shuffled"):
+        cells = {}
+        for name, row in rows.items():
+            gains = gains_of(row, kind)
+            cells[name] = {n: signed(*gain) for n, gain in gains.items()}
+            results[name][kind] = {n: {"gain": mean, "width": width} for n, (mean, width) in gains.items()}
+        print_table(f"gain over {kind} at", sorted(set().union(*cells.values())), cells)
+    print(
+        "\nGains in nats per token: how much lower the loss is with the true context beyond the training length. ±: 95%"
+    )
+    save_results(cfg, "context", dataset, results)
+    return 0
+
+
+if __name__ == "__main__":
+    script(main)

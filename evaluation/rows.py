@@ -1,0 +1,239 @@
+"""Rows of a comparison: runs that differ only in their seed, measured now or read from a kept result.
+
+A kept result, NAME.npz, has the arrays of a row, with the seeds as first dimension; `ends` and `documents`, the place
+of each block in the validation text; and `about`, which is JSON with everything else.
+"""
+
+import ast
+import json
+import platform
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import config
+import data
+import model
+import schemes
+from evaluation.huggingface import HuggingFaceRun
+from model import SCHEMES, GPTConfig
+from run import files
+from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint, own_settings
+
+TOKENS = "-tokens"  # behind a length, in the name of an array: the losses of single tokens
+
+
+@dataclass(frozen=True)
+class RunsConfig(Overrides):
+    # which runs
+    runs: tuple = ()  # given without a flag: run folders, kept results (NAME.npz), or hf:NAME_OR_FOLDER (transformers)
+    attention_temperature: float | None = None  # scores grow by this, times ln(1 + position // block_size)
+    max_position: int = 0  # positions are sampled below it, as in train.py; 0: positions 0, 1, 2, …
+    dataset: config.PathName = ""  # whose validation text is used; default: the one that the first run was trained on
+    keep: config.PathName = ""  # a folder for the losses of out/NAME-SEED: NAME.npz, to be named instead of the runs
+    results_dir: config.PathName = "results"  # where the picture and the numbers go
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.runs:
+            raise ValueError("which runs? Name their folders, such as out/rope out/alibi")
+
+    def changes(self):
+        """What this call changes in the trained models, in words."""
+        names = ("window", "layers", "attention_temperature", "rope_scaling", "rope_factor", "max_position")
+        return self.changed(names)
+
+
+@dataclass(frozen=True)
+class Row:
+    about: dict  # plain types: "model", "settings" of training, "dataset_hash", "measured", "runs" (one for each seed)
+    ends: np.ndarray  # (blocks,): the place of each block's last target
+    documents: np.ndarray  # (blocks,): the document of each block
+    arrays: dict  # name -> (seeds, blocks, …)
+
+    @property
+    def losses(self):
+        """{length: the mean loss of each block in nats (seeds, blocks)}, where the scheme is defined."""
+        lengths = sorted(int(name) for name in self.arrays if name.isdecimal())
+        return {n: self.arrays[str(n)] for n in lengths}
+
+    @property
+    def scheme(self):
+        return self.about["model"].get("pos_scheme", GPTConfig.pos_scheme)
+
+    @property
+    def trained(self):
+        """The training length."""
+        return self.about["model"].get("block_size", GPTConfig.block_size)
+
+    @property
+    def seeds(self):
+        return [run["seed"] for run in self.about["runs"]]
+
+    @property
+    def models(self):
+        """What tells the models of its seeds from others."""
+        return tuple(run["checkpoint"] for run in self.about["runs"])
+
+    def dataset_name(self):
+        return self.about["settings"]["dataset"]
+
+    @classmethod
+    def of_runs(cls, runs, changed, dataset, measured, ends, documents, arrays):
+        """The row of runs that differ only in their seed. changed: the config of their models as they were measured.
+        measured: how, as plain types. arrays: {name: (blocks, …)} of each run."""
+        about = {
+            "model": own_settings(changed),
+            "settings": {key: value for key, value in shared(runs[0].settings).items() if key not in vars(changed)},
+            "dataset_hash": dataset.hash,
+            "measured": measured | {"machine": f"{platform.processor()}, torch {torch.__version__}"},
+            "runs": [{"seed": run.settings.get("seed"), "step": run.step, "checkpoint": run.hash} for run in runs],
+        }
+        return cls(about, ends, documents, {name: np.stack([each[name] for each in arrays]) for name in arrays[0]})
+
+    @classmethod
+    def read(cls, path):
+        """The row in a kept result. ValueError if it is damaged."""
+        try:
+            with np.load(path) as archive:  # it verifies checksums
+                arrays = dict(archive)
+            about = json.loads(str(arrays.pop("about")))
+            ends = arrays.pop("ends")
+            documents = arrays.pop("documents")
+            return cls(about, ends, documents, {name: values.astype(float) for name, values in arrays.items()})
+        except Exception as error:  # whatever a damaged file provokes
+            raise ValueError(f"{path} is missing or damaged: {error!r}") from None
+
+    def write(self, path):
+        """Writes a kept result, which replaces the file there. ValueError if that has further seeds."""
+        missing = {*Row.read(path).seeds} - {*self.seeds} if path.exists() else ()
+        for seed in missing:
+            raise ValueError(f"{path} also has seed {seed}: name the runs of all its seeds")
+        arrays = {}
+        for name, values in self.arrays.items():
+            arrays[name] = values.astype("float16" if name.endswith(TOKENS) else "float32")
+        with files.replacing(path) as file:
+            np.savez_compressed(file, about=json.dumps(self.about), ends=self.ends, documents=self.documents, **arrays)
+
+    def check(self, path, dataset, ends, lengths, scored):
+        """ValueError unless these blocks of `scored` targets of the dataset were measured at these lengths."""
+        measured = self.about["measured"]
+        defined = [n for n in lengths if n <= self.trained or max(self.losses) > self.trained]
+        is_same = np.array_equal(self.ends, ends) and measured["block_tokens"] == scored
+        if not is_same or self.about["dataset_hash"] != dataset.hash or not {*defined} <= {*self.losses}:
+            flags = " ".join(f"--{name}={measured[name]}" for name in ("lengths", "block_tokens", "seed"))
+            raise ValueError(f"{path} was measured on other tokens: on {self.dataset_name()}, {flags}")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Runs, and which of them are seeds of one experiment
+
+
+def open_runs(cfg):
+    """The runs {path: Checkpoint} and the kept results {path: Row} that cfg names, and the dataset. ValueError if a run
+    was trained on another text."""
+    runs = {}
+    kept = {}
+    for path in cfg.runs:
+        name = path.encode(errors="replace").decode()  # a folder's name may be any bytes
+        if path.startswith("hf:"):
+            runs[name] = HuggingFaceRun(path.removeprefix("hf:"), Path(cfg.results_dir))
+        elif path.endswith(".npz"):
+            kept[name] = Row.read(path)
+        else:
+            runs[name] = load_checkpoint(path)
+    first = next(iter((runs | kept).values()))
+    dataset = data.load(cfg.dataset or first.dataset_name())
+    for run in runs.values():
+        run.check_dataset(dataset, cfg.dataset)
+    return runs, kept, dataset
+
+
+def code_hash(model_config):
+    """A hash of the syntax trees of model.py, of the files of the config's schemes, and of those of schemes/ that they
+    import. Comments do not change it."""
+    folder = Path(schemes.__file__).parent
+    paths = [Path(model.__file__), *folder.glob("_*.py")]
+    paths += [folder / f"{kind.pos_scheme}.py" for kind in model_config.kinds]
+    trees = set()
+    for path in filter(Path.exists, paths):  # which the loop extends
+        text = path.read_text()
+        trees.add(ast.dump(ast.parse(text)))
+        paths += [folder / f"{name}.py" for name in re.findall(r"from schemes\.(\w+)", text)]
+    return files.json_hash(sorted(trees))
+
+
+def shared(value, seed=None):
+    """The settings of a run, and those of a run that it started from, without the seed, which is also cut from the
+    names of folders: out/rope-1 becomes out/rope."""
+    if isinstance(value, dict):
+        seed = value.get("seed", seed)
+        return {key: shared(item, seed) for key, item in value.items() if key not in (*CALL_FIELDS, "seed")}
+    if isinstance(value, list):
+        return [shared(item, seed) for item in value]
+    return value.removesuffix(f"-{seed}") if isinstance(value, str) else value
+
+
+def group_seeds(runs):
+    """{name of a row: [Checkpoint, …]} of runs {path: Checkpoint}. Runs that differ only in their seed are one row,
+    named without it. A second run with the same seed, and a model from other code, are rows of their own."""
+    groups = {}  # experiment as JSON, or the path of a run that is alone -> {seed: path}
+    for path, run in runs.items():
+        key = json.dumps(shared([run.settings, run.dataset_hash, run.history]), sort_keys=True)
+        seed = run.settings.get("seed")
+        if not run.settings or seed in groups.get(key, {}):
+            key = path
+        groups.setdefault(key, {})[seed] = path
+    rows = {}
+    for paths in groups.values():
+        seed, path = min(paths.items(), key=lambda item: len(item[1]))
+        name = path.removesuffix(f"-{seed}") if len(paths) > 1 else path
+        rows[path if name in rows else name] = [runs[path] for path in paths.values()]
+    return rows
+
+
+def rows_of(cfg, runs, dataset, longest, measured, ends, documents, measure_run):
+    """{name: Row} of runs {path: Checkpoint}: a row for those that differ only in their seed. measure_run(run) gives
+    the arrays of one run. With cfg.keep, the rows become kept results. For the other arguments, see Row.of_runs;
+    longest: tokens of context."""
+    rows = {}
+    for name, group in group_seeds(runs).items():
+        changed = group[0].config_with(cfg, longest, cfg.attention_temperature)
+        arrays = [measure_run(run) for run in group]
+        rows[name] = Row.of_runs(group, changed, dataset, measured, ends, documents, arrays)
+        if cfg.keep:
+            words = [Path(name).name.removesuffix(f"-{group[0].settings.get('seed')}")]
+            words += [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
+            path = Path(cfg.keep, re.sub(r"[^\w.-]+", "_", "-".join(words)) + ".npz")
+            rows[name].write(path)
+            print(f"kept      {path}")
+    return rows
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Results
+
+
+def print_differences(rows, reference):
+    """Prints in which settings, besides the scheme's, rows differ from the reference row."""
+    own = {"vocab_size", "pos_scheme", "pos_options"}.union(*(scheme.reads for scheme in SCHEMES.values()))
+    settings = {name: row.about["settings"] | row.about["model"] for name, row in rows.items()}
+    for name, values in settings.items():
+        changed = [f"{key}={value}" for key, value in values.items() if value != settings[reference].get(key, value)]
+        changed = [change for change in changed if change.partition("=")[0] not in own]
+        if changed:
+            print(f"note: unlike {reference}, {name} has {', '.join(changed)}")
+
+
+def save_results(cfg, stem, dataset, results):
+    """Writes results (plain types) as JSON, with what was measured. Returns the path, which is named by that."""
+    inputs = {key: value for key, value in asdict(cfg).items() if key not in ("results_dir", "keep", *CALL_FIELDS)}
+    path = Path(cfg.results_dir, f"{stem}-{files.json_hash([inputs, dataset.hash])[:6]}.json")
+    content = {"settings": inputs, "text": {"name": dataset.name, "hash": dataset.hash}, "rows": results}
+    no_nan = json.loads(json.dumps(content), parse_constant=lambda name: None)
+    files.write(path, json.dumps(no_nan, indent=1))
+    print(f"numbers   {path}")
+    return path

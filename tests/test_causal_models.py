@@ -1,0 +1,78 @@
+"""Causal language models of Hugging Face, past their training length: python eval_length.py hf:FOLDER"""
+
+import numpy as np
+import pytest
+import torch
+from conftest import prepare, write_texts
+
+import eval_length
+from evaluation.huggingface import HuggingFaceRun
+from evaluation.rows import Row
+from tools import import_weights
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.usefixtures("few_documents")
+SIZE = dict(vocab_size=300, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=16)
+CONFIGS = {
+    "llama": lambda: transformers.LlamaConfig(**SIZE, intermediate_size=32),
+    "gpt_neox": lambda: transformers.GPTNeoXConfig(**SIZE, intermediate_size=32),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=2, n_head=2, n_positions=16),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def folder(request, tmp_path):
+    """A tiny model with random weights, and its tokenizer."""
+    path = tmp_path / request.param
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(CONFIGS[request.param]()).save_pretrained(path)
+    bpe = tokenizers.ByteLevelBPETokenizer()
+    bpe.train_from_iterator(["def f(x):\n    return x + 1\n"], vocab_size=300, special_tokens=["<|endoftext|>"])
+    transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>").save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def text(folder, tmp_path):
+    """The name of a text in the tokens of the model."""
+    return prepare(tmp_path, write_texts(tmp_path / "texts", n=22), f"--tokenizer=hf:{folder}").name
+
+
+def test_it_is_measured_past_its_length_in_its_own_tokens(folder, text, dataset, evaluate, refused, tmp_path):
+    name = f"hf:{folder}"
+    results = evaluate(name, f"--dataset={text}", "--blocks=8", f"--keep={tmp_path}")
+    row = results.rows[name]
+    limited = folder.name == "gpt2"  # learned positions end with a dash
+    assert [*row["lengths"]] == ["4", "8", "16"] + ["32", "64", "128", "256"] * (not limited)
+    assert row["training_length"] == 16 and row["scheme"] == folder.name
+    assert [*(tmp_path / "results" / folder.name).glob("scores-*.npy")]
+    for flag in ("--window=8", "--rope_scaling=yarn"):
+        assert "config.json" in refused(eval_length.main, name, f"--dataset={text}", flag)
+    assert f"--tokenizer={name}" in refused(eval_length.main, name)
+    assert f"--tokenizer={name}" in refused(eval_length.main, name, f"--dataset={dataset}")
+    kept = evaluate(tmp_path / f"{folder.name}.npz", f"--dataset={text}", "--blocks=8").rows
+    assert kept[f"{tmp_path}/{folder.name}.npz"]["lengths"]["8"]["loss"] == pytest.approx(row["lengths"]["8"]["loss"])
+
+
+def test_its_losses_are_those_of_all_its_logits(folder, tmp_path):
+    run = HuggingFaceRun(str(folder), tmp_path)
+    windows = torch.randint(300, (5, 17))
+    (losses, _) = eval_length.score(run.model("cpu"), windows, 4, torch.device("cpu"), torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    logits = model(windows[:, :-1]).logits[:, -4:]
+    expected = torch.nn.functional.cross_entropy(logits.mT, windows[:, -4:], reduction="none")
+    np.testing.assert_allclose(losses, expected.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("folder", ["gpt2"], indirect=True)
+def test_it_equals_ours_with_the_same_weights(folder, text, evaluate, tmp_path):
+    assert import_weights.main([str(folder), f"--out_dir={tmp_path}/ours", f"--tokenizer=data:{text}"]) == 0
+    evaluate(f"hf:{folder}", tmp_path / "ours", f"--dataset={text}", f"--keep={tmp_path}/kept")
+    theirs, ours = (Row.read(tmp_path / "kept" / f"{name}.npz") for name in ("gpt2", "ours"))
+    for n in (4, 16):
+        np.testing.assert_allclose(theirs.losses[n], ours.losses[n], atol=1e-5)
+
+
+def test_a_name_that_does_not_exist_is_one_line(refused, tmp_path):
+    assert "the model" in refused(eval_length.main, f"hf:{tmp_path}/nothing", "--dataset=x")
