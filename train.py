@@ -48,6 +48,7 @@ class TrainConfig(GPTConfig):
     # data
     dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # positions are sampled below it in each step (Ruoss 2023); 0: positions 0, 1, 2, …
+    sampled_every: config.Count = 1  # sampled in every n-th step; in the others, positions are 0, 1, 2, …
     batch_size: config.Count = 32  # windows per micro-step
     gradient_accumulation_steps: config.Count = 1  # micro-steps per step, over all processes
     # optimizer
@@ -167,7 +168,8 @@ def train(cfg, run=None, source=None):
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
         # forward and backward, one micro-step at a time
-        positions = data.sampled_positions(cfg.block_size, cfg.max_position, (cfg.seed, step))
+        max_position = 0 if step % cfg.sampled_every else cfg.max_position
+        positions = data.sampled_positions(cfg.block_size, max_position, (cfg.seed, step))
         for n, my_rows in enumerate(micro_steps):
             x, y = batches(step, my_rows.start, my_rows.stop)
             if cfg.dropout:  # a resumed run draws the same masks

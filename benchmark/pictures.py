@@ -8,6 +8,7 @@ from benchmark.results import (
     ROOT,
     losses_of,
     parts_of,
+    read_row,
     read_rows,
     recall_of,
     rise_of,
@@ -124,6 +125,28 @@ def draw_decision():
     return figure
 
 
+def draw_alibi():
+    """How much of their slopes the heads that copy undo, and the loss, by the context (benchmark.clock)."""
+    notes = "one ALiBi model of 17M parameters; left: under a window of 512 tokens"
+    figure, (left, right) = figure_of(2, "", 7, 5, notes)
+    with np.load(ROOT / "benchmark/clock/alibi-17M.npz") as arrays:
+        shares = arrays["undone"]
+    curves = {}
+    for head in (4, 5):
+        for layer in (4, 5, 6, 7):
+            by_end = {128 * n: share for n, share in enumerate(shares[:, layer, [head]], 2)}
+            curves[f"layer {layer}, head {head}"] = by_end
+    draw_curves(left, curves, {}, [512], models=1, ticks=[256, 512, 768, 1024, 2048])
+    left.set(
+        title="Beyond 512 tokens, the heads that copy no longer undo their slopes",
+        xlabel="tokens of context",
+        ylabel="share of the slope undone",
+    )
+    draw_losses(right, {"alibi": read_row("tokens/larger/alibi")}, models=1, unit="token")
+    right.set_title("Where they stop, the loss rises")
+    return figure
+
+
 def draw_larger():
     """Models of twenty times the size."""
     title = "With 17M parameters, RoPE fails and ALiBi rises; under a window, RoPE stays level"
@@ -213,6 +236,6 @@ def draw_tokens():
 
 
 if __name__ == "__main__":
-    for draw in (draw_decision, draw_larger, draw_models, draw_onset, draw_tasks, draw_tokens):
+    for draw in (draw_alibi, draw_decision, draw_larger, draw_models, draw_onset, draw_tasks, draw_tokens):
         name = draw.__name__.removeprefix("draw_")
         draw().savefig(ROOT / "docs" / f"{name}.png")

@@ -11,6 +11,7 @@ most="$classics fox5 scale_invariant dape"  # in other settings
 recipes="smollm3 command_a olmo3 gemma3 gemma4 gpt_oss gpt_oss_without_sinks granite_swa mimo_v2 glm4 inkling"
 unlike="command_a gemma3 gpt_oss key_offset alibi_offset"  # the four that differ most (card 12), and another
 tasked="none learnable alibi rope t5 fox5 rope_nope transformer_xl sinusoidal dape rope_sampled sinusoidal_sampled"
+normed="rope none gemma3 olmo3 rope_nope fox5 alibi"  # card 16
 newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 
 options() {  # what distinguishes a line from the baseline
@@ -20,6 +21,8 @@ options() {  # what distinguishes a line from the baseline
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
     rope_base*) echo "config/rope.py --rope_theta=${1#rope_base}" ;;
     *_sampled) echo "config/${1%_sampled}.py --max_position=512" ;;
+    *_half) echo "config/${1%_half}.py --max_position=512 --sampled_every=2" ;;  # sampled in every second step
+    alibi_windows) echo "config/alibi.py --layers='window=1/8 *2 | window=0 *2'" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
     # the positions of well-known models in four layers, with windows of a quarter
     smollm3) echo "config/rope.py --layers='*3 | pos_scheme=none'" ;;
@@ -78,6 +81,14 @@ for seed in "$@"; do
     tasks) for task in copy sort majority parity addition lookup reverse; do
         for name in $tasked; do
           size=config/task.py piece=tasks/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
+    qknorm) for name in $normed; do run "$name" "$seed" --qk_norm; done ;;
+    qknorm3400) for name in rope none; do run "$name" "$seed" --qk_norm --max_iters=3400; done ;;
+    sampled) for name in rope_half rope_sampled alibi_half alibi_sampled; do
+        piece=sampled/text run "$name" "$seed"
+        for task in copy sort; do
+          size=config/task.py piece=sampled/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
+    clock) for name in alibi rope fox5 alibi_windows; do  # card 15
+        run "$name" "$seed" --dataset=packages --block_size=512 --batch_size=64 --max_iters=1860; done ;;
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $most; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;

@@ -93,6 +93,8 @@ def test_a_kept_result_says_only_what_differs_from_the_defaults():
     """So a new field of the model makes no file unreadable."""
     for path in (ROOT / "benchmark").rglob("*.npz"):
         with np.load(path) as arrays:
+            if "about" not in arrays:  # of benchmark.clock
+                continue
             about = json.loads(str(arrays["about"]))
         config = vars(GPTConfig(**about["model"]))
         assert not about["model"].items() & vars(GPTConfig()).items()

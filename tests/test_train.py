@@ -68,6 +68,13 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
         assert metrics(whole, key) == metrics(parts, key)
 
 
+def test_positions_may_be_sampled_in_every_second_step_only(run_tiny, monkeypatch):
+    limits = []
+    monkeypatch.setattr(data, "sampled_positions", lambda n, below, seed: limits.append(below))
+    run_tiny("half", "--pos_scheme=rope", "--max_position=300", "--sampled_every=2", "--max_iters=4")
+    assert limits == [300, 0, 300, 0]
+
+
 def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
     adamw = "--optimizer=adamw"  # Muon computes in bfloat16, which magnifies rounding
     one = run_tiny("one", adamw)
@@ -145,6 +152,7 @@ def test_eval_only_needs_the_run_s_own_text_and_settings(trained, tmp_path, refu
 FREE = {  # another value for each setting that a resumed run may change
     "max_iters": 7,
     "max_position": 300,
+    "sampled_every": 2,
     "batch_size": 5,
     "gradient_accumulation_steps": 2,
     "learning_rate": 0.2,
@@ -160,7 +168,7 @@ FREE = {  # another value for each setting that a resumed run may change
 
 
 def test_every_setting_that_may_change_takes_effect_on_resuming(run_tiny, tmp_path):
-    folder = run_tiny("r", "--max_iters=3", "--pos_scheme=rope")
+    folder = run_tiny("r", "--max_iters=3", "--pos_scheme=rope", "--max_position=200")
     hashes = {}
     for name, value in [("max_iters", 6), *FREE.items()]:
         copy = shutil.copytree(folder, tmp_path / f"{name}={value}")

@@ -1,0 +1,72 @@
+"""benchmark/clock.py: how a model undoes ALiBi."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmark import clock
+from evaluation.statistics import interval
+from run.checkpoint import load_checkpoint
+
+
+def test_a_move_of_nothing_leaves_the_model_s_own_losses(trained, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "TEXTS", 20)
+    run = trained("alibi", n_layer=2, block_size=128)
+    assert clock.main([str(run), "1", "0", f"{tmp_path}/clock.npz"]) == 0
+    measured = np.load(tmp_path / "clock.npz")
+    assert measured["undone"].shape == (15, 2, 2)  # ends, layers, heads
+    assert measured["place"].shape == measured["direction"].shape == (3,)
+    assert measured["short"].shape == measured["long"].shape == (6, 20, 32)  # moves, texts, tokens
+
+    model = load_checkpoint(run).model(torch.device("cpu"))
+    with torch.no_grad():
+        tokens, _, _, _ = clock.read(model, clock.data.load(dataset).val)
+        logits = model.lm_head(model.hidden(tokens[:, -129:-1], last=32))
+    losses = F.cross_entropy(logits.mT, tokens[:, -32:], reduction="none")
+    assert measured["short"][0] == pytest.approx(losses.numpy(), abs=1e-5)
+    assert abs(measured["repaired"] - measured["long"][0]).max() > 1e-6
+
+
+def test_half_of_a_slope_is_undone_if_scores_grow_half_as_fast_with_the_distance():
+    slope = 0.25
+
+    def c_attn(x):
+        return torch.cat([torch.ones_like(x), -slope / 2 * x, x], dim=-1)  # q, k and v of one head with one channel
+
+    block = SimpleNamespace(ln_1=lambda x: x, attn=SimpleNamespace(c_attn=c_attn))
+    model = SimpleNamespace(
+        config=SimpleNamespace(block_size=64),
+        pos=SimpleNamespace(slopes=[[[slope]]]),
+        transformer=SimpleNamespace(h=[block]),
+    )
+    states = torch.arange(256.0).expand(1, 3, -1)[..., None]  # (layers, texts, tokens, C): each token's place
+    for end in (64, 256):
+        assert np.ravel(clock.undone(model, states, end)) == pytest.approx([0.5])
+
+
+def test_the_place_is_readable_where_one_direction_holds_it():
+    noise = torch.randn(8, 64, 16, generator=torch.Generator().manual_seed(0))
+    place = torch.linspace(-1, 1, 64)[:, None] * torch.eye(16)[3]
+    assert clock.readable(noise) < 0.2
+    assert clock.readable(noise * 0.01 + place) > 0.99
+
+
+def test_the_page_has_the_numbers_of_the_kept_file():
+    page = (clock.data.ROOT.parent / "docs/alibi.md").read_text()
+    kept = np.load(clock.data.ROOT.parent / "benchmark/clock/alibi-17M.npz")
+    for head in (4, 5):
+        cells = []
+        for end in (256, 512, 640, 768, 1024, 2048):
+            shares = kept["undone"][end // 128 - 2, 4:, head]
+            cells.append(f"{shares.min():.2f} to {shares.max():.2f}")
+        assert f"| head {head} | {' | '.join(cells)} |" in page
+    assert "0.79, 0.96, 0.96, 0.95 and 0.93" in page
+    assert kept["place"][3:8] == pytest.approx([0.79, 0.96, 0.96, 0.95, 0.93], abs=0.005)
+
+    short, long = kept["short"].mean(-1), kept["long"].mean(-1)  # (moves, texts)
+    for losses in (long[0], long[1], long[2:].mean(0), short[1], short[2:].mean(0), kept["repaired"].mean(-1)):
+        mean, width = interval([losses[None] - short[0]], kept["documents"])
+        assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
