@@ -17,11 +17,9 @@ from sample import SampleConfig, sample
 LENGTH = 408  # characters that are written, with the prompt
 STEP = 4  # characters a frame
 COLUMNS = 48
-LINE = 17  # the height of a line in pixels
 HEIGHT = 400
 PANEL = 415  # the width of a text in pixels
 BLACK = "#333333"
-GREY = "#777777"
 PAST = ("#b02a78", "#006d4f")  # of each text, the colour of characters past the training length
 
 
@@ -36,16 +34,12 @@ def written(path, window):
     return text
 
 
-def cells(text):
-    """Yields (column, row, character, its index) of a text in lines of COLUMNS."""
-    column = row = 0
-    for i, character in enumerate(text):
-        if character == "\n" or column == COLUMNS:
-            column = 0
-            row += 1
-        if character != "\n":
-            yield column, row, character, i
-            column += 1
+def wrapped(text):
+    """The text in lines of at most COLUMNS characters."""
+    lines = []
+    for line in text.split("\n"):
+        lines.extend(line[i : i + COLUMNS] for i in range(0, len(line) or 1, COLUMNS))
+    return "\n".join(lines)
 
 
 def frame(texts, trained, n):
@@ -55,12 +49,11 @@ def frame(texts, trained, n):
     for panel, (title, text) in enumerate(texts.items()):
         left = 12 + PANEL * panel
         draw.text((left, 8), title, font=font("DejaVuSans.ttf", 14), fill="black")
-        for column, row, character, i in cells(text[:n]):
-            color = PAST[panel] if i >= trained else BLACK
-            place = left + 8 * column, 38 + LINE * row
-            draw.text(place, character, font=font("DejaVuSansMono.ttf", 13), fill=color)
-    note = f"{n} characters, trained on {trained}" if n > trained else f"{n} characters"
-    draw.text((12, HEIGHT - 24), note, font=font("DejaVuSans.ttf", 14), fill=PAST[0] if n > trained else GREY)
+        for end, color in ((n, PAST[panel]), (min(n, trained), BLACK)):  # the first characters are drawn over again
+            mono = font("DejaVuSansMono.ttf", 13)
+            draw.multiline_text((left, 38), wrapped(text[:end]), font=mono, fill=color)
+    note = f"{n} characters, trained on {trained}"
+    draw.text((12, HEIGHT - 24), note, font=font("DejaVuSans.ttf", 14), fill=BLACK)
     return image
 
 

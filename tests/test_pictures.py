@@ -6,8 +6,9 @@ import matplotlib
 import pytest
 import torch
 from conftest import build
+from PIL import Image
 
-from benchmark import scores
+from benchmark import moving, scores
 from benchmark.pictures import draw_decision, draw_onset, draw_tokens, spread
 from benchmark.results import read_row
 from eval_length import numbers_of
@@ -51,6 +52,23 @@ def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
     assert drawn == {"matrices", "sinusoidal", "arrows", "dials", "t5", "scores"}
     for picture in (draw_decision, draw_onset, draw_tokens):
         picture().savefig(tmp_path / "picture.png")
+
+
+def test_a_title_names_the_runs_whose_scores_rise_again():
+    falls = -torch.arange(64.0)
+    rises = falls.clone()
+    rises[40] = 0
+    title = scores.rising({"mine": falls, "rope": rises})
+    assert "rope" in title and "mine" not in title
+    assert "no scores" in scores.rising({"mine": falls})
+
+
+def test_the_moving_picture_shows_a_model_write_past_its_training_length(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(moving, "ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    assert moving.main([str(trained("rope"))]) == 0
+    with Image.open(tmp_path / "docs" / "falls_apart.gif") as picture:
+        assert picture.n_frames == moving.LENGTH // moving.STEP
 
 
 @pytest.mark.parametrize("name", ["a$x$", "$\\frac{$ 5%"])
