@@ -243,14 +243,15 @@ def print_report(results, lengths, reference):
     print()
     for name, result in results.items():
         risen = result["rise"]
-        words = "no length to rise to"
+        words = "undefined past its training length"
         if risen:
-            words = f"{signed(risen['mean'], risen['width'])} from {risen['from']:,} on: {risen['verdict']}"
-        print(f"rise of {name}: {words}")
+            verdict = "no verdict without ±" if np.isnan(risen["width"]) else risen["verdict"]
+            words = f"lowest at {risen['from']:,}, {signed(risen['mean'], risen['width'])} from there on: {verdict}"
+        print(f"{name}: {words}")
     print(f"""
-Losses are in nats per token. Δ: the loss minus that at the training length. Rise: the loss at the longest length minus
-the lowest at a shorter one, from the training length on. flat: rise + ± is below {FLAT}; rises: rise − ± is above 0.
-±: 95%, over the choice of text, and over the seeds if a row has several.
+Losses are in nats per token. Δ: the loss minus that at the training length. The verdict is on the rise, the loss at the
+longest length minus the lowest at a shorter one, from the training length on. flat: rise + ± is below {FLAT}; rises:
+rise − ± is above 0; undecided: neither. ±: 95%, over the choice of text, and over the seeds if a row has several.
 """)
 
 
@@ -295,9 +296,7 @@ def main(argv):
     if cfg.rope_scaling and not cfg.rope_factor:
         print("note: rope is stretched as far as each length needs; servers use one factor for all: --rope_factor=8")
     if n_documents < FEWEST_DOCUMENTS:
-        print(
-            f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or a text of more documents"
-        )
+        print(f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or more documents")
 
     # the losses: a row for runs that differ only in their seed
     how = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
@@ -315,7 +314,7 @@ def main(argv):
     path = save_results(cfg, "length", dataset, results)
     if runs:
         log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
-    title = " ".join(["The loss of the same tokens, by the length of their context", *cfg.changes()])
+    title = "The loss of the same tokens, by the length of their context"
     background = kept if runs else ()
     print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, title, background))
     return 0

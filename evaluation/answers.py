@@ -126,7 +126,7 @@ def report_task(task, rows):
         has_learned = learned(exact)
         counted[name] = has_learned | ~has_learned.any()
         results[name] = {"seeds": row.seeds, "learned": has_learned.tolist(), "reach": reach(exact).tolist()}
-    for title, prefix in {f"exact {task}": "exact-", "behind others": f"exact{BEHIND}-"}.items():
+    for title, prefix in {f"exact {task}": "exact-", "behind other examples": f"exact{BEHIND}-"}.items():
         for name, shares in print_shares(title, rows, prefix, counted).items():
             results[name][title] = shares
     print()

@@ -93,9 +93,10 @@ def main(argv):
             cells[name] = {n: signed(*gain) for n, gain in gains.items()}
             results[name][kind] = {n: {"gain": mean, "width": width} for n, (mean, width) in gains.items()}
         print_table(f"gain over {kind} at", sorted(set().union(*cells.values())), cells)
-    print(
-        "\nGains in nats per token: how much lower the loss is with the true context beyond the training length. ±: 95%"
-    )
+    print("""
+How much lower the loss is, in nats per token, with the true text beyond the training length than without it (cut), with
+another document's text in its place (foreign), or with its own in another order (shuffled). Below 0, it harms.
+""")
     save_results(cfg, "context", dataset, results)
     return 0
 

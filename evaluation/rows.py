@@ -202,13 +202,21 @@ def rows_of(cfg, runs, dataset, longest, measured, ends, documents, measure_run)
     rows = {}
     for name, group in group_seeds(runs).items():
         changed = group[0].config_with(cfg, longest, cfg.attention_temperature)
-        arrays = [measure_run(run) for run in group]
-        rows[name] = Row.of_runs(group, changed, dataset, measured, ends, documents, arrays)
+        arrays = []
+        for run in group:
+            try:
+                arrays.append(measure_run(run))
+            except KeyboardInterrupt:
+                print("stopped: what was measured is kept, and the same command resumes", flush=True)
+                raise
+            print(f"measured  {run.path}", flush=True)
+        row = Row.of_runs(group, changed, dataset, measured, ends, documents, arrays)
+        rows[" ".join([name, *cfg.changes()])] = row
         if cfg.keep:
             words = [Path(name).name.removesuffix(f"-{group[0].settings.get('seed')}")]
             words += [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
             path = Path(cfg.keep, re.sub(r"[^\w.-]+", "_", "-".join(words)) + ".npz")
-            rows[name].write(path)
+            row.write(path)
             print(f"kept      {path}")
     return rows
 

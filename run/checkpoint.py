@@ -196,8 +196,8 @@ def find_checkpoint(path, which):
         if file.is_file():
             return file
     raise ValueError(
-        f"there is no checkpoint {str(path)!r}: give a run's folder or a .pt file; --resume needs none, and "
-        "tools.import_weights makes one of GPT-2's weights"
+        f"there is no checkpoint {str(path)!r}: give a run's folder or a .pt file (or, to be evaluated, "
+        "NAME.npz or hf:NAME); --resume needs none, and tools.import_weights makes one of GPT-2's weights"
     )
 
 

@@ -166,10 +166,11 @@ def test_scalings_and_a_window(runs, evaluate):
     plain = numbers(evaluate(rope), rope)
     scaled = evaluate(rope, "--rope_scaling=yarn")
     assert "--rope_factor=8" in scaled.out  # by default, the factor follows the length
-    scaled = numbers(scaled, rope)
+    scaled = numbers(scaled, f"{rope} rope_scaling=yarn")
     assert scaled[16] == plain[16] and scaled[64] != plain[64]
-    assert numbers(evaluate(rope, "--rope_scaling=yarn", "--rope_factor=4"), rope)[16] != plain[16]
-    windowed = numbers(evaluate(rope, "--window=8"), rope)
+    fixed = evaluate(rope, "--rope_scaling=yarn", "--rope_factor=4")
+    assert numbers(fixed, f"{rope} rope_scaling=yarn rope_factor=4.0")[16] != plain[16]
+    windowed = numbers(evaluate(rope, "--window=8"), f"{rope} window=8")
     assert windowed[8] == pytest.approx(plain[8], abs=1e-6)  # a context of 8 fits into the window
     assert windowed[64] == pytest.approx(windowed[8], abs=1e-5)  # one layer sees no further
     assert plain[64] != pytest.approx(plain[8], abs=1e-4)

@@ -160,7 +160,7 @@ def test_a_text_streams_and_a_wrong_prompt_gets_one_line(page):
     page.js("$('prompt').value = 'def '; $('go').click()")
     page.wait("panels.every(panel => panel.text.textContent.length > 200)")
     text = page.js("panels[1].text.textContent")
-    assert text.startswith("def ") and text.index("128: training ended here") == 128
+    assert text.startswith("def ") and text.index("128: training texts ended here") == 128
     assert not page.js("$('mistake').textContent")
 
 

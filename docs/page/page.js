@@ -85,7 +85,7 @@ class Panel {
     this.text.replaceChildren(...this.characters);
   }
   mark() {
-    return make("b", { className: "mark" }, this.trained, say(": training ended here", "：训练到此为止"));
+    return make("b", { className: "mark" }, this.trained, say(": training texts ended here", "：训练到此为止"));
   }
   sayUndefined() {
     this.status.textContent = say(`It has no positions past ${this.limit}.`, `它没有 ${this.limit} 之后的位置。`);
