@@ -126,7 +126,7 @@ def draw_decision():
 
 
 def draw_alibi():
-    """How much of their slopes the heads that copy undo, and the loss, by the context (benchmark.clock)."""
+    """How much of their slopes two heads undo, and the loss, by the context (benchmark.clock)."""
     notes = "one ALiBi model of 17M parameters; left: under a window of 512 tokens"
     figure, (left, right) = figure_of(2, "", 7, 5, notes)
     with np.load(ROOT / "benchmark/clock/alibi-17M.npz") as arrays:
@@ -138,7 +138,7 @@ def draw_alibi():
             curves[f"layer {layer}, head {head}"] = by_end
     draw_curves(left, curves, {}, [512], models=1, ticks=[256, 512, 768, 1024, 2048])
     left.set(
-        title="Beyond 512 tokens, the heads that copy no longer undo their slopes",
+        title="Beyond 512 tokens, two heads no longer undo their slopes",
         xlabel="tokens of context",
         ylabel="share of the slope undone",
     )
