@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmark.tokens import CLASSES
 from eval_length import signed
-from evaluation.answers import learned, right_of
-from evaluation.rows import TOKENS, Row
+from evaluation.answers import learned
+from evaluation.rows import TOKENS, Row, by_number
 from evaluation.statistics import FLAT, interval, pair, rise, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -162,4 +162,4 @@ def task_of(name, where=""):
     if not has_row(f"tasks/{name}"):
         return {}, np.empty(0, bool)
     arrays = read_row(f"tasks/{name}").arrays
-    return right_of(arrays, f"exact{where}-"), learned(right_of(arrays, "exact-"))
+    return by_number(arrays, f"exact{where}-"), learned(by_number(arrays, "exact-"))

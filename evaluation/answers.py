@@ -14,7 +14,7 @@ import torch
 import config
 from data import recall, tasks
 from eval_length import choose_blocks, measure, print_table
-from evaluation.rows import RunsConfig, open_runs, rows_of, save_results
+from evaluation.rows import RunsConfig, by_number, open_runs, rows_of, save_results
 from run.script import script
 
 TRAINED = (5, 10, tasks.LONGEST)  # symbols: always answered, because they decide which models have learned the task
@@ -88,13 +88,6 @@ def answer_recall(cfg, distances, dataset, run):
     return arrays
 
 
-def right_of(arrays, prefix):
-    """{number behind the prefix in the name of an array: whether each answer is right (seeds, examples)}, ascending."""
-    names = [name for name in arrays if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()]
-    right = {int(name.removeprefix(prefix)): arrays[name] for name in names}
-    return dict(sorted(right.items()))
-
-
 def learned(exact):
     """Which models have learned the task: (seeds,)."""
     return np.concatenate([exact[n] for n in TRAINED], axis=1).mean(axis=1) >= LEARNED
@@ -111,7 +104,7 @@ def print_shares(title, rows, prefix, counted):
     cells = {}
     shares = {}
     for name, row in rows.items():
-        shares[name] = {n: right.mean(axis=1) for n, right in right_of(row.arrays, prefix).items()}
+        shares[name] = {n: right.mean(axis=1) for n, right in by_number(row.arrays, prefix).items()}
         cells[name] = {n: f"{share[counted[name]].mean():.0%}" for n, share in shares[name].items()}
     print_table(title, sorted(set().union(*cells.values())), cells)
     return {name: {n: share.tolist() for n, share in by_length.items()} for name, by_length in shares.items()}
@@ -122,7 +115,7 @@ def report_task(task, rows):
     results = {}
     counted = {}
     for name, row in rows.items():
-        exact = right_of(row.arrays, "exact-")
+        exact = by_number(row.arrays, "exact-")
         has_learned = learned(exact)
         counted[name] = has_learned | ~has_learned.any()
         results[name] = {"seeds": row.seeds, "learned": has_learned.tolist(), "reach": reach(exact).tolist()}

@@ -57,8 +57,7 @@ class Row:
     @property
     def losses(self):
         """{length: the mean loss of each block in nats (seeds, blocks)}, where the scheme is defined."""
-        lengths = sorted(int(name) for name in self.arrays if name.isdecimal())
-        return {n: self.arrays[str(n)] for n in lengths}
+        return by_number(self.arrays)
 
     @property
     def scheme(self):
@@ -126,6 +125,13 @@ class Row:
         if not is_same or self.about["dataset_hash"] != dataset.hash or not {*defined} <= {*self.losses}:
             flags = " ".join(f"--{name}={measured[name]}" for name in ("lengths", "block_tokens", "seed"))
             raise ValueError(f"{path} was measured on other tokens: on {self.dataset_name()}, {flags}")
+
+
+def by_number(arrays, prefix=""):
+    """{number: array} of the arrays {name: array} whose names are a number behind the prefix, ascending."""
+    names = [name for name in arrays if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()]
+    numbered = {int(name.removeprefix(prefix)): arrays[name] for name in names}
+    return dict(sorted(numbered.items()))
 
 
 # ----------------------------------------------------------------------------------------------------------

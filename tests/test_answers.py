@@ -10,7 +10,8 @@ from test_tasks import RULES
 
 from data import recall, tasks
 from evaluation import answers
-from evaluation.answers import AnswersConfig, answer_recall, answer_task, learned, reach, right_of
+from evaluation.answers import AnswersConfig, answer_recall, answer_task, learned, reach
+from evaluation.rows import by_number
 
 CONFIG = AnswersConfig(runs=("x",), examples=3, device="cpu")
 
@@ -54,7 +55,7 @@ def test_the_reach_of_a_model_is_measured(known, tmp_path):
     arrays = answer_task(CONFIG, "copy", [5, 10, 20, 40, 80], dataset, Knows("copy", dataset, known, tmp_path))
     arrays = {name: right[None] for name, right in arrays.items()}
     for prefix in ("exact-", "exact_behind-"):
-        right = right_of(arrays, prefix)
+        right = by_number(arrays, prefix)
         assert {n: answers.all() for n, answers in right.items()} == {n: n <= known for n in (5, 10, 20, 40, 80)}
         assert reach(right) == [max([0, *(n for n in right if n <= known)])]
         assert learned(right) == [known >= tasks.LONGEST]
