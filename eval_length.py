@@ -5,13 +5,10 @@ instead, as it often is, longer windows would have fewer tokens with little cont
 although no token is predicted better. Here, a difference between two lengths comes from the context and from nothing
 else, and two schemes are compared on the same tokens.
 
-In this file, from top to bottom: the lengths and the targets, the losses of a model, the numbers with their intervals,
-the tables, and the command. Losses are kept in the run folders: nothing is computed twice, and after Ctrl-C the same
-command resumes.
+Losses are kept in the run folders: nothing is computed twice, and after Ctrl-C the same command resumes.
 """
 
 import hashlib
-import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +21,7 @@ from tqdm import tqdm
 import config
 import data
 from evaluation.pictures import draw_losses
-from evaluation.rows import TOKENS, RunsConfig, code_hash, open_runs, print_differences, rows_of, save_results
+from evaluation.rows import TOKENS, RunsConfig, Targets, code_hash, open_runs, print_differences, rows_of, save_results
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, pair, rise
 from run import files, tracking
 from run.checkpoint import own_settings
@@ -52,6 +49,17 @@ class EvalConfig(RunsConfig):
 # What is scored
 
 
+def choose_targets(cfg, dataset, trained):
+    """The Targets of a comparison of models with these training lengths."""
+    lengths = choose_lengths(cfg, trained)
+    most = max(1, lengths[0] // 4)  # so few that even the first target of a block has most of the shortest context
+    if cfg.block_tokens > most:
+        raise ValueError(f"block_tokens={cfg.block_tokens}: at most {most}, since the shortest length is {lengths[0]}")
+    scored = cfg.block_tokens or min(8, most)
+    ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
+    return Targets(lengths, scored, cfg.seed, ends, documents)
+
+
 def choose_lengths(cfg, trained):
     """The context lengths, ascending: those that cfg names, or 1/4, 1/2, … 16 times each training length; and always
     the training lengths themselves."""
@@ -66,27 +74,14 @@ def choose_lengths(cfg, trained):
     return lengths
 
 
-def count_targets(cfg, lengths):
-    """How many tokens of a block are scored: so few that even its first has most of the shortest context."""
-    most = max(1, lengths[0] // 4)
-    if cfg.block_tokens > most:
-        raise ValueError(f"block_tokens={cfg.block_tokens}: at most {most}, since the shortest length is {lengths[0]}")
-    return cfg.block_tokens or min(8, most)
-
-
 def choose_blocks(split, longest, scored, n, seed):
-    """The place of the last target of n blocks, and the document of each: both (n,). Of a block that ends at e, the
-    targets are tokens[e − scored + 1 : e + 1], and the window is tokens[e − length : e + 1], at every length.
-
-    Blocks are evenly spread, from one random offset, over the text after the part on which checkpoints were chosen.
-    Those whose longest window lies in one document come first; windows cross documents, unmasked as in training, only
-    if these are too few."""
+    """The place of the last target of n blocks, and the document of each: both (n,). Blocks are evenly spread, from one
+    random offset, over the text after the part on which checkpoints were chosen. Those whose longest window lies in
+    one document come first; windows cross documents, unmasked as in training, only if these are too few."""
     first = max(longest, data.tuning_part(len(split.tokens)) + scored)
     ends = np.arange(first, len(split.tokens), scored)
     if len(ends) < 2:
-        raise ValueError(
-            f"the validation text is too short for {longest:,} tokens of context: choose shorter --lengths"
-        )
+        raise ValueError(f"the text is too short for {longest:,} tokens of context: choose shorter --lengths")
     if len(ends) < n:
         print(f"note: the text has room for {len(ends)} blocks with {longest:,} tokens of context, not for {n}")
         n = len(ends)
@@ -122,9 +117,7 @@ def score(model, windows, scored, device, dtype, max_position=0):
         window = windows[first : first + batch].to(device)
         targets = window[:, -scored:]
         positions = None
-        if max_position:
-            # the model was trained at block_size positions, sampled and sorted; of as many, a shorter context takes the
-            # first, so that its gaps are as wide
+        if max_position:  # of as many as in training, a shorter context takes the first, so that its gaps are as wide
             n = max(length, model.config.block_size)
             positions = data.sampled_positions(n, max_position, seed=(length, first))[:length]
         with autocast(device, dtype):
@@ -162,14 +155,14 @@ def measure(cfg, run, windows, scored):
     return losses, right.astype(bool)
 
 
-def measure_lengths(cfg, split, lengths, scored, ends, run):
+def measure_lengths(cfg, split, targets, run):
     """{name: array} of a run, by length: the mean loss of each block (blocks,), and the losses of its tokens (blocks,
     scored). Lengths at which its scheme is undefined are missing."""
     arrays = {}
-    for length in lengths:
+    for length in targets.lengths:
         if length <= (run.config.max_positions or length):
-            windows = split.windows(ends - length, length)  # (blocks, length + 1)
-            losses, _ = measure(cfg, run, windows, scored)  # evaluation/answers.py asks which are right
+            windows = split.windows(targets.ends - length, length)  # (blocks, length + 1)
+            losses, _ = measure(cfg, run, windows, targets.scored)  # evaluation/answers.py asks which are right
             arrays[str(length)] = losses.mean(axis=1, dtype=float)
             arrays[f"{length}{TOKENS}"] = losses  # for --keep
     return arrays
@@ -177,23 +170,17 @@ def measure_lengths(cfg, split, lengths, scored, ends, run):
 
 # ----------------------------------------------------------------------------------------------------------
 # The numbers, and the tables
-#
-# A row of the tables is made of runs that differ only in their seed (evaluation/rows.py):
-#   row.losses     {length: (seeds, blocks)}: the mean loss of each block
-#   row.documents  (blocks,): the document of each block
-#   row.trained    the training length
 
 
 def numbers_of(row, reference):
-    """What is shown of a row, as plain types. By length n:
+    """What is shown of a row, as plain types. row.losses: {length: the mean loss of each block (seeds, blocks)}.
 
     loss   the mean over blocks and seeds
-    delta  loss(n) − loss(training length)
-    minus  loss(n) − loss(n) of the reference row
+    delta  the loss minus that at the training length
+    minus  the loss minus that of the reference row
 
     Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
-    interval by Student's t over whole documents, whose blocks are alike, and over the seeds (evaluation/statistics.py).
-    """
+    interval by Student's t over whole documents, whose blocks are alike, and over seeds (evaluation/statistics.py)."""
     by_length = {}
     for n, losses in row.losses.items():
         mean, width = interval([losses], row.documents)
@@ -226,33 +213,37 @@ def print_table(title, columns, rows):
 def print_report(results, lengths, reference):
     """Prints what is shown of the rows {name: numbers_of(row)}, with the name of the reference row."""
     losses = {}
-    deltas = {}
-    differences = {}
     for name, result in results.items():
-        by_length = result["lengths"]
-        losses[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in by_length.items()}
-        deltas[name] = {n: signed(numbers["delta"], numbers["delta_width"]) for n, numbers in by_length.items()}
-        if name != reference:
-            shared = {n: numbers for n, numbers in by_length.items() if "minus" in numbers}
-            differences[name] = {n: signed(numbers["minus"], numbers["minus_width"]) for n, numbers in shared.items()}
+        losses[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in result["lengths"].items()}
     print_table("loss at", lengths, losses)
     trained = min(result["training_length"] for result in results.values())
-    print_table("Δ at", [n for n in lengths if n > trained], deltas)
-    if differences:
-        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], differences)
+    print_table("Δ at", [n for n in lengths if n > trained], differences(results, "delta"))
+    minus = differences(results, "minus")
+    del minus[reference]
+    if minus:
+        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], minus)
     print()
     for name, result in results.items():
         risen = result["rise"]
         words = "undefined past its training length"
         if risen:
-            verdict = "no verdict without ±" if np.isnan(risen["width"]) else risen["verdict"]
-            words = f"lowest at {risen['from']:,}, {signed(risen['mean'], risen['width'])} from there on: {verdict}"
+            change = signed(risen["mean"], risen["width"])
+            words = f"lowest at {risen['from']:,}, {change} from there on: {risen['verdict']}"
         print(f"{name}: {words}")
     print(f"""
 Losses are in nats per token. Δ: the loss minus that at the training length. The verdict is on the rise, the loss at the
 longest length minus the lowest at a shorter one, from the training length on. flat: rise + ± is below {FLAT}; rises:
 rise − ± is above 0; undecided: neither. ±: 95%, over the choice of text, and over the seeds if a row has several.
 """)
+
+
+def differences(results, key):
+    """{name: {length: text}} of one of the differences in results."""
+    texts = {}
+    for name, result in results.items():
+        shown = {n: numbers for n, numbers in result["lengths"].items() if key in numbers}
+        texts[name] = {n: signed(numbers[key], numbers[f"{key}_width"]) for n, numbers in shown.items()}
+    return texts
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -268,14 +259,8 @@ def log(cfg, name, dataset, results):
         for n, numbers in result["lengths"].items():
             points.append({x: np.log2(n), "length/loss": numbers["loss"], "length/delta": numbers["delta"]})
         charts[row] = {"scheme": result["scheme"]}, points
-    init = {
-        "project": cfg.wandb_project,
-        "group": Path(dataset.name).name,
-        "job_type": "eval_length",
-        "name": f"{name}-{time.strftime('%Y%m%d-%H%M%S')}",
-        "config": asdict(cfg),
-    }
-    tracking.publish(charts, cfg.wandb_mode, {"length": x}, init)
+    init = {"project": cfg.wandb_project, "group": Path(dataset.name).name, "name": name, "config": asdict(cfg)}
+    tracking.publish(charts, cfg.wandb_mode, {"length": x}, init | {"job_type": "eval_length"})
 
 
 def main(argv):
@@ -284,39 +269,35 @@ def main(argv):
     # the models and the targets
     runs, kept, dataset = open_runs(cfg)  # kept: rows that --keep wrote to files
     trained = {run.config.block_size for run in runs.values()} | {row.trained for row in kept.values()}
-    lengths = choose_lengths(cfg, trained)
-    scored = count_targets(cfg, lengths)
-    ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
+    targets = choose_targets(cfg, dataset, trained)
     for path, row in kept.items():
-        row.check(path, dataset, ends, lengths, scored)
-    n_documents = len(set(documents))
-    print(
-        f"the same {len(ends)} blocks of {scored} tokens at every length, in {n_documents} documents of {dataset.name}"
-    )
+        row.check(path, dataset, targets)
+    n_documents = len(set(targets.documents))
+    blocks = f"{len(targets.ends)} blocks of {targets.scored} tokens"
+    print(f"the same {blocks} at every length, in {n_documents} documents of {dataset.name}")
     if cfg.rope_scaling and not cfg.rope_factor:
         print("note: rope is stretched as far as each length needs; servers use one factor for all: --rope_factor=8")
     if n_documents < FEWEST_DOCUMENTS:
         print(f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or more documents")
 
     # the losses: a row for runs that differ only in their seed
-    how = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
-    measure_run = partial(measure_lengths, cfg, dataset.val, lengths, scored, ends)
-    rows = rows_of(cfg, runs, dataset, lengths[-1], how, ends, documents, measure_run) | kept
+    measure_run = partial(measure_lengths, cfg, dataset.val, targets)
+    rows = rows_of(cfg, runs, dataset, targets, measure_run) | kept
 
     # the numbers: the lowest loss at the longest length comes first; the reference is the first run, or else that
-    order = sorted(rows, key=lambda name: rows[name].losses.get(lengths[-1], np.array(np.inf)).mean())
+    longest = targets.lengths[-1]
+    order = sorted(rows, key=lambda name: rows[name].losses.get(longest, np.array(np.inf)).mean())
     reference = next(iter(rows)) if runs else order[0]
     results = {name: numbers_of(rows[name], rows[reference]) for name in order}
-    print_report(results, lengths, reference)
+    print_report(results, targets.lengths, reference)
     print_differences(rows, reference)
 
     # what was measured is saved first, logged second, drawn last
     path = save_results(cfg, "length", dataset, results)
     if runs:
         log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
-    title = "The loss of the same tokens, by the length of their context"
     background = kept if runs else ()
-    print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, title, background))
+    print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, background))
     return 0
 
 

@@ -14,7 +14,7 @@ import torch
 import config
 from data import recall, tasks
 from eval_length import choose_blocks, measure, print_table
-from evaluation.rows import RunsConfig, by_number, open_runs, rows_of, save_results
+from evaluation.rows import RunsConfig, Targets, by_number, open_runs, rows_of, save_results
 from run.script import script
 
 TRAINED = (5, 10, tasks.LONGEST)  # symbols: always answered, because they decide which models have learned the task
@@ -149,9 +149,8 @@ def main(argv):
             if distinct < cfg.examples:
                 print(f"note: of the {cfg.examples} examples of {n} symbols, {distinct} are different")
         answer = partial(answer_task, cfg, task, lengths, dataset)
-    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": 1, "seed": cfg.seed}
     examples = np.arange(cfg.examples)
-    rows = rows_of(cfg, runs, dataset, lengths[-1], measured, examples, examples, answer) | kept
+    rows = rows_of(cfg, runs, dataset, Targets(lengths, 1, cfg.seed, examples, examples), answer) | kept
     if is_recall:
         everyone = {name: np.ones(len(row.seeds), bool) for name, row in rows.items()}
         results = print_shares("facts found from", rows, "", everyone)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import config
-from eval_length import EvalConfig, choose_blocks, choose_lengths, count_targets, measure, print_table, signed
+from eval_length import EvalConfig, choose_targets, measure, print_table, signed
 from evaluation.rows import open_runs, rows_of, save_results
 from evaluation.statistics import interval
 from run.script import script
@@ -29,9 +29,7 @@ def foreign(windows, split, ends, documents, n_kept):
         donors = np.roll(ends, -(i + len(ends) // 2))
         donors = donors[(donors - n_kept <= before) | (donors - n >= after)]
         if not len(donors):
-            raise ValueError(
-                f"no block has {n - n_kept:,} tokens of other documents before it: choose shorter --lengths"
-            )
+            raise ValueError(f"no block follows {n - n_kept:,} tokens of other documents: choose shorter --lengths")
         chosen.append(donors[0])
     far = split.windows(np.array(chosen) - n, n)[:, : n - n_kept]
     return torch.cat((far, windows[:, n - n_kept :]), dim=1)
@@ -46,20 +44,20 @@ def shuffled(windows, n_kept, seed):
     return changed
 
 
-def measure_contexts(cfg, split, lengths, scored, ends, documents, run):
+def measure_contexts(cfg, split, targets, run):
     """{name: the mean loss of each block (blocks,)} of a run: 512 with the true context of 512 tokens, foreign-512 and
     shuffled-512 with another one beyond the training length."""
     trained = run.config.block_size
     arrays = {}
-    for n in lengths:
+    for n in targets.lengths:
         if trained <= n <= (run.config.max_positions or n):
-            windows = split.windows(ends - n, n)
+            windows = split.windows(targets.ends - n, n)
             contexts = {str(n): windows}
             if n > trained:
-                contexts[f"foreign-{n}"] = foreign(windows, split, ends, documents, trained)
+                contexts[f"foreign-{n}"] = foreign(windows, split, targets.ends, targets.documents, trained)
                 contexts[f"shuffled-{n}"] = shuffled(windows, trained, cfg.seed)
             for name, changed in contexts.items():
-                losses, _ = measure(cfg, run, changed, scored)
+                losses, _ = measure(cfg, run, changed, targets.scored)
                 arrays[name] = losses.mean(axis=1, dtype=float)
     return arrays
 
@@ -78,12 +76,8 @@ def gains_of(row, kind):
 def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
-    lengths = choose_lengths(cfg, {run.config.block_size for run in runs.values()})
-    scored = count_targets(cfg, lengths)
-    ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
-    measured = {"lengths": ",".join(map(str, lengths)), "block_tokens": scored, "seed": cfg.seed}
-    measure_run = partial(measure_contexts, cfg, dataset.val, lengths, scored, ends, documents)
-    rows = rows_of(cfg, runs, dataset, lengths[-1], measured, ends, documents, measure_run) | kept
+    targets = choose_targets(cfg, dataset, {run.config.block_size for run in runs.values()})
+    rows = rows_of(cfg, runs, dataset, targets, partial(measure_contexts, cfg, dataset.val, targets)) | kept
 
     results = {name: {"scheme": row.scheme, "seeds": row.seeds} for name, row in rows.items()}
     for kind in ("cut", "foreign", "shuffled"):

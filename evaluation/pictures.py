@@ -80,10 +80,11 @@ def cut_off(axes, in_view):
     axes.set_ylim(low - 0.05 * span, low + 1.1 * span)
 
 
-def draw_losses(results, title, background):
+def draw_losses(results, background):
     """The losses of rows against the length, with a thin line for each seed. results: {name: numbers_of(row)} in
     eval_length.py, the lowest at the longest length first. Rows in `background` are thin. The axis ends a little above
     the rows that have not failed; the labels of the others say how high they end."""
+    title = "The loss of the same tokens, by the length of their context"
     figure, (axes,) = figure_of(1, title, 10, 5, "thin lines without markers: single seeds")
     styles = line_styles((Path(name).stem, result["scheme"]) for name, result in results.items())
     in_view = []

@@ -48,6 +48,22 @@ class RunsConfig(Overrides):
 
 
 @dataclass(frozen=True)
+class Targets:
+    """What every model predicts at every length. Of a block that ends at e, the targets are tokens[e − scored + 1 :
+    e + 1], and the window is tokens[e − length : e + 1]."""
+
+    lengths: list  # of the context, ascending
+    scored: int  # targets in a block
+    seed: int  # by which the blocks were chosen
+    ends: np.ndarray  # (blocks,): the place of each block's last target
+    documents: np.ndarray  # (blocks,): the document of each block
+
+    def flags(self):
+        """What the command line says about them."""
+        return {"lengths": ",".join(map(str, self.lengths)), "block_tokens": self.scored, "seed": self.seed}
+
+
+@dataclass(frozen=True)
 class Row:
     about: dict  # plain types: "model", "settings" of training, "dataset_hash", "measured", "runs" (one for each seed)
     ends: np.ndarray  # (blocks,): the place of each block's last target
@@ -81,19 +97,6 @@ class Row:
         return self.about["settings"]["dataset"]
 
     @classmethod
-    def of_runs(cls, runs, changed, dataset, measured, ends, documents, arrays):
-        """The row of runs that differ only in their seed. changed: the config of their models as they were measured.
-        measured: how, as plain types. arrays: {name: (blocks, …)} of each run."""
-        about = {
-            "model": own_settings(changed),
-            "settings": {key: value for key, value in shared(runs[0].settings).items() if key not in vars(changed)},
-            "dataset_hash": dataset.hash,
-            "measured": measured | {"machine": f"{platform.processor()}, torch {torch.__version__}"},
-            "runs": [{"seed": run.settings.get("seed"), "step": run.step, "checkpoint": run.hash} for run in runs],
-        }
-        return cls(about, ends, documents, {name: np.stack([each[name] for each in arrays]) for name in arrays[0]})
-
-    @classmethod
     def read(cls, path):
         """The row in a kept result. ValueError if it is damaged."""
         try:
@@ -117,13 +120,13 @@ class Row:
         with files.replacing(path) as file:
             np.savez_compressed(file, about=json.dumps(self.about), ends=self.ends, documents=self.documents, **arrays)
 
-    def check(self, path, dataset, ends, lengths, scored):
-        """ValueError unless these blocks of `scored` targets of the dataset were measured at these lengths."""
+    def check(self, path, dataset, targets):
+        """ValueError unless these targets of the dataset were measured."""
         measured = self.about["measured"]
-        defined = [n for n in lengths if n <= self.trained or max(self.losses) > self.trained]
-        is_same = np.array_equal(self.ends, ends) and measured["block_tokens"] == scored
+        defined = [n for n in targets.lengths if n <= self.trained or max(self.losses) > self.trained]
+        is_same = np.array_equal(self.ends, targets.ends) and measured["block_tokens"] == targets.scored
         if not is_same or self.about["dataset_hash"] != dataset.hash or not {*defined} <= {*self.losses}:
-            flags = " ".join(f"--{name}={measured[name]}" for name in ("lengths", "block_tokens", "seed"))
+            flags = " ".join(f"--{name}={measured[name]}" for name in targets.flags())
             raise ValueError(f"{path} was measured on other tokens: on {self.dataset_name()}, {flags}")
 
 
@@ -201,13 +204,13 @@ def group_seeds(runs):
     return rows
 
 
-def rows_of(cfg, runs, dataset, longest, measured, ends, documents, measure_run):
+def rows_of(cfg, runs, dataset, targets, measure_run):
     """{name: Row} of runs {path: Checkpoint}: a row for those that differ only in their seed. measure_run(run) gives
-    the arrays of one run. With cfg.keep, the rows become kept results. For the other arguments, see Row.of_runs;
-    longest: tokens of context."""
+    the arrays {name: (blocks, …)} of one run. With cfg.keep, the rows become kept results."""
     rows = {}
+    machine = f"{platform.processor()}, torch {torch.__version__}"
     for name, group in group_seeds(runs).items():
-        changed = group[0].config_with(cfg, longest, cfg.attention_temperature)
+        first = group[0]
         arrays = []
         for run in group:
             try:
@@ -216,10 +219,19 @@ def rows_of(cfg, runs, dataset, longest, measured, ends, documents, measure_run)
                 print("stopped: what was measured is kept, and the same command resumes", flush=True)
                 raise
             print(f"measured  {run.path}", flush=True)
-        row = Row.of_runs(group, changed, dataset, measured, ends, documents, arrays)
+        changed = first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)
+        about = {
+            "model": own_settings(changed),
+            "settings": {key: value for key, value in shared(first.settings).items() if key not in vars(changed)},
+            "dataset_hash": dataset.hash,
+            "measured": targets.flags() | {"machine": machine},
+            "runs": [{"seed": run.settings.get("seed"), "step": run.step, "checkpoint": run.hash} for run in group],
+        }
+        stacked = {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
+        row = Row(about, targets.ends, targets.documents, stacked)
         rows[" ".join([name, *cfg.changes()])] = row
         if cfg.keep:
-            words = [Path(name).name.removesuffix(f"-{group[0].settings.get('seed')}")]
+            words = [Path(name).name.removesuffix(f"-{first.settings.get('seed')}")]
             words += [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
             path = Path(cfg.keep, re.sub(r"[^\w.-]+", "_", "-".join(words)) + ".npz")
             row.write(path)

@@ -97,6 +97,8 @@ def rise(losses, trained, documents):
 
 def verdict(mean, width, flat=FLAT):
     """The verdict on a rise with this ±."""
+    if np.isnan(width):
+        return "no verdict without ±"
     if mean + width < flat:
         return "flat"
     return "rises" if mean - width > 0 else "undecided"

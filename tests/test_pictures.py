@@ -110,7 +110,7 @@ def picture(*names):
     """The highest loss in view, and the labels, of the picture of kept results."""
     rows = {name: read_row(name) for name in names}
     results = {name: numbers_of(row, rows[names[0]]) for name, row in rows.items()}
-    (axes,) = draw_losses(results, "title", background=["alibi"]).axes
+    (axes,) = draw_losses(results, background=["alibi"]).axes
     return axes.get_ylim()[1], [text.get_text() for text in axes.get_legend().texts]
 
 

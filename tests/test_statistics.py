@@ -118,7 +118,7 @@ def test_values_of_the_same_models_are_paired():
         (0.03, 0.02, "rises"),
         (0.03, 0.03, "undecided"),
         (0.06, 0.07, "undecided"),
-        (0.0, np.nan, "undecided"),
+        (0.0, np.nan, "no verdict without ±"),
     ],
 )
 def test_a_verdict_needs_the_whole_interval(mean, width, word):
