@@ -10,7 +10,6 @@ Losses are kept in the run folders: nothing is computed twice, and after Ctrl-C 
 
 import hashlib
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,42 +31,37 @@ from run.script import script
 @dataclass(frozen=True)
 class EvalConfig(RunsConfig):
     # what is measured
-    lengths: str = ""  # comma-separated, ascending; default: 1/4 to 16 times the training length
-    blocks: int = 256  # how many places of the text are scored, if it has room for them
-    block_tokens: int = 0  # targets in a block; 0: 8, or a quarter of the shortest length if that is less
+    lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
+    blocks: config.Count = 256  # how many places of the text are scored, if it has room for them
+    block_tokens: config.Count = 8  # targets in a block, or a quarter of the shortest length if that is less
     seed: config.Seed = 1337  # for the choice of blocks
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
     wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
-
-    def __post_init__(self):
-        super().__post_init__()
-        config.at_least(2, self, "blocks")
-        tracking.check_project(self.wandb_project)
 
 
 # ----------------------------------------------------------------------------------------------------------
 # What is scored
 
 
-def choose_targets(cfg, dataset, trained):
-    """The Targets of a comparison of models with these training lengths."""
+def choose_targets(cfg, dataset, runs, kept):
+    """The Targets of a comparison of runs and kept results. ValueError for a result that has others."""
+    trained = {run.config.block_size for run in runs.values()} | {row.trained for row in kept.values()}
     lengths = choose_lengths(cfg, trained)
-    most = max(1, lengths[0] // 4)  # so few that even the first target of a block has most of the shortest context
-    if cfg.block_tokens > most:
-        raise ValueError(f"block_tokens={cfg.block_tokens}: at most {most}, since the shortest length is {lengths[0]}")
-    scored = cfg.block_tokens or min(8, most)
+    scored = min(cfg.block_tokens, max(1, lengths[0] // 4))  # so that all targets have most of the shortest context
     ends, documents = choose_blocks(dataset.val, lengths[-1], scored, cfg.blocks, cfg.seed)
-    return Targets(lengths, scored, cfg.seed, ends, documents)
+    targets = Targets(lengths, scored, cfg.seed, ends, documents)
+    for path, row in kept.items():
+        row.check(path, dataset, targets)
+    return targets
 
 
 def choose_lengths(cfg, trained):
-    """The context lengths, ascending: those that cfg names, or 1/4, 1/2, … 16 times each training length; and always
-    the training lengths themselves."""
+    """The context lengths, ascending: the training lengths, and those that cfg names, or 1/4 to 16 times each."""
     lengths = [max(1, n * 2**k // 4) for n in trained for k in range(7)]
     if cfg.lengths:
         lengths = [int(n) if n.isdecimal() else 0 for n in cfg.lengths.split(",")]
-        if lengths[0] < 1 or sorted(set(lengths)) != lengths:
-            raise ValueError(f"lengths={cfg.lengths!r} must be ascending positive numbers such as 32,64,128")
+        if 0 in lengths:
+            raise ValueError(f"lengths={cfg.lengths!r} must be positive numbers such as 32,64,128")
     lengths = sorted({*lengths, *trained})
     if 0 < cfg.max_position < lengths[-1]:
         raise ValueError(f"max_position={cfg.max_position} must be at least the longest length, {lengths[-1]}")
@@ -82,9 +76,7 @@ def choose_blocks(split, longest, scored, n, seed):
     ends = np.arange(first, len(split.tokens), scored)
     if len(ends) < 2:
         raise ValueError(f"the text is too short for {longest:,} tokens of context: choose shorter --lengths")
-    if len(ends) < n:
-        print(f"note: the text has room for {len(ends)} blocks with {longest:,} tokens of context, not for {n}")
-        n = len(ends)
+    n = min(n, len(ends))
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     fits = ends - longest >= split.docs[documents]
     offset = np.random.default_rng(seed).random()
@@ -140,7 +132,7 @@ def measure(cfg, run, windows, scored):
         "config": own_settings(model_config),
         "code": code_hash(model_config),
         "text": hashlib.sha256(windows.numpy()).hexdigest(),
-        "how": [scored, str(dtype), cfg.max_position, device.type if cfg.max_position else ""],
+        "how": [scored, str(dtype), cfg.max_position],
     }
     path = run.folder / f"scores-{files.json_hash(inputs)[:12]}.npy"
     if not path.exists():
@@ -149,27 +141,25 @@ def measure(cfg, run, windows, scored):
         with files.replacing(path) as file:
             np.save(file, scores)
     try:
-        losses, right = np.load(path).reshape(2, len(windows), scored)
+        return np.load(path)
     except (ValueError, EOFError):
         raise ValueError(f"{path} is damaged: delete it, and its losses are measured again") from None
-    return losses, right.astype(bool)
 
 
 def measure_lengths(cfg, split, targets, run):
-    """{name: array} of a run, by length: the mean loss of each block (blocks,), and the losses of its tokens (blocks,
-    scored). Lengths at which its scheme is undefined are missing."""
+    """{length: mean losses (blocks,)} of a run, where its scheme is defined, and the losses of tokens, for --keep."""
     arrays = {}
     for length in targets.lengths:
         if length <= (run.config.max_positions or length):
             windows = split.windows(targets.ends - length, length)  # (blocks, length + 1)
-            losses, _ = measure(cfg, run, windows, targets.scored)  # evaluation/answers.py asks which are right
-            arrays[str(length)] = losses.mean(axis=1, dtype=float)
-            arrays[f"{length}{TOKENS}"] = losses  # for --keep
+            losses, _ = measure(cfg, run, windows, targets.scored)  # which are right: evaluation/answers.py
+            arrays[str(length)] = losses.mean(axis=1)
+            arrays[f"{length}{TOKENS}"] = losses.astype("float16")  # (blocks, scored)
     return arrays
 
 
 # ----------------------------------------------------------------------------------------------------------
-# The numbers, and the tables
+# What is shown
 
 
 def numbers_of(row, reference):
@@ -210,33 +200,6 @@ def print_table(title, columns, rows):
         print(name.ljust(widths[0]), *map(str.rjust, cells, widths[1:]), sep="  ")
 
 
-def print_report(results, lengths, reference):
-    """Prints what is shown of the rows {name: numbers_of(row)}, with the name of the reference row."""
-    losses = {}
-    for name, result in results.items():
-        losses[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in result["lengths"].items()}
-    print_table("loss at", lengths, losses)
-    trained = min(result["training_length"] for result in results.values())
-    print_table("Δ at", [n for n in lengths if n > trained], differences(results, "delta"))
-    minus = differences(results, "minus")
-    del minus[reference]
-    if minus:
-        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], minus)
-    print()
-    for name, result in results.items():
-        risen = result["rise"]
-        words = "undefined past its training length"
-        if risen:
-            change = signed(risen["mean"], risen["width"])
-            words = f"lowest at {risen['from']:,}, {change} from there on: {risen['verdict']}"
-        print(f"{name}: {words}")
-    print(f"""
-Losses are in nats per token. Δ: the loss minus that at the training length. The verdict is on the rise, the loss at the
-longest length minus the lowest at a shorter one, from the training length on. flat: rise + ± is below {FLAT}; rises:
-rise − ± is above 0; undecided: neither. ±: 95%, over the choice of text, and over the seeds if a row has several.
-""")
-
-
 def differences(results, key):
     """{name: {length: text}} of one of the differences in results."""
     texts = {}
@@ -246,8 +209,29 @@ def differences(results, key):
     return texts
 
 
-# ----------------------------------------------------------------------------------------------------------
-# The command
+def print_report(results, lengths, reference):
+    """Prints what is shown of the rows {name: numbers_of(row)}, with the name of the reference row."""
+    losses = {}
+    for name, result in results.items():
+        losses[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in result["lengths"].items()}
+    print_table("loss at", lengths, losses)
+    trained = min(result["training_length"] for result in results.values())
+    print_table("Δ at", [n for n in lengths if n > trained], differences(results, "delta"))
+    others = {name: result for name, result in results.items() if name != reference}
+    if others:
+        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], differences(others, "minus"))
+    print()
+    for name, result in results.items():
+        words = "undefined past its training length"
+        if result["rise"]:
+            change = signed(result["rise"]["mean"], result["rise"]["width"])
+            words = f"lowest at {result['rise']['from']:,}, {change} from there on: {result['rise']['verdict']}"
+        print(f"{name}: {words}")
+    print(f"""
+Losses are in nats per token. Δ: the loss minus that at the training length. The verdict is on the rise, the loss at the
+longest length minus the lowest at a shorter one, from the training length on. flat: rise + ± is below {FLAT}; rises:
+rise − ± is above 0; undecided: neither. ±: 95%, over the choice of text, and over the seeds if a row has several.
+""")
 
 
 def log(cfg, name, dataset, results):
@@ -255,9 +239,8 @@ def log(cfg, name, dataset, results):
     x = "x/log2 of the length"
     charts = {}
     for row, result in results.items():
-        points = []
-        for n, numbers in result["lengths"].items():
-            points.append({x: np.log2(n), "length/loss": numbers["loss"], "length/delta": numbers["delta"]})
+        losses = result["lengths"].items()
+        points = [{x: np.log2(n), "length/loss": at["loss"], "length/delta": at["delta"]} for n, at in losses]
         charts[row] = {"scheme": result["scheme"]}, points
     init = {"project": cfg.wandb_project, "group": Path(dataset.name).name, "name": name, "config": asdict(cfg)}
     tracking.publish(charts, cfg.wandb_mode, {"length": x}, init | {"job_type": "eval_length"})
@@ -268,25 +251,17 @@ def main(argv):
 
     # the models and the targets
     runs, kept, dataset = open_runs(cfg)  # kept: rows that --keep wrote to files
-    trained = {run.config.block_size for run in runs.values()} | {row.trained for row in kept.values()}
-    targets = choose_targets(cfg, dataset, trained)
-    for path, row in kept.items():
-        row.check(path, dataset, targets)
+    targets = choose_targets(cfg, dataset, runs, kept)
     n_documents = len(set(targets.documents))
-    blocks = f"{len(targets.ends)} blocks of {targets.scored} tokens"
-    print(f"the same {blocks} at every length, in {n_documents} documents of {dataset.name}")
-    if cfg.rope_scaling and not cfg.rope_factor:
-        print("note: rope is stretched as far as each length needs; servers use one factor for all: --rope_factor=8")
+    print(f"{len(targets.ends)} blocks of {targets.scored} tokens, in {n_documents} documents of {dataset.name}")
     if n_documents < FEWEST_DOCUMENTS:
         print(f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or more documents")
 
     # the losses: a row for runs that differ only in their seed
-    measure_run = partial(measure_lengths, cfg, dataset.val, targets)
-    rows = rows_of(cfg, runs, dataset, targets, measure_run) | kept
+    rows = rows_of(cfg, runs, dataset, targets, lambda run: measure_lengths(cfg, dataset.val, targets, run)) | kept
 
     # the numbers: the lowest loss at the longest length comes first; the reference is the first run, or else that
-    longest = targets.lengths[-1]
-    order = sorted(rows, key=lambda name: rows[name].losses.get(longest, np.array(np.inf)).mean())
+    order = sorted(rows, key=lambda name: np.mean(rows[name].losses.get(targets.lengths[-1], np.inf)))
     reference = next(iter(rows)) if runs else order[0]
     results = {name: numbers_of(rows[name], rows[reference]) for name in order}
     print_report(results, targets.lengths, reference)
@@ -296,8 +271,8 @@ def main(argv):
     path = save_results(cfg, "length", dataset, results)
     if runs:
         log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
-    background = kept if runs else ()
-    print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, background))
+    picture = path.with_suffix(".png")
+    print(tracking.save_picture("picture", picture, draw_losses, results, kept if runs else ()))
     return 0
 
 

@@ -2,7 +2,7 @@
 
 For runs on a task of data/tasks.py: the share of exact answers to new examples, by their number of symbols, alone and
 behind other examples, and the reach of each model. For runs on recall_char: the share of facts found, by how far back
-they stand. Models that have not learned the task are left out of the means, unless no model of a row has.
+they stand. Shares are means over the models of a row; the .json has those of each model.
 """
 
 from dataclasses import dataclass
@@ -21,18 +21,17 @@ TRAINED = (5, 10, tasks.LONGEST)  # symbols: always answered, because they decid
 LEARNED = 0.99  # a model has learned a task if it answers this share of the examples of TRAINED
 REACH = 0.9  # a model reaches the longest examples of which it answers this share
 FURTHER = (22, 24, 26, 28, 30, 35, 40, 60, 80)  # symbols, by default
-BEHIND = "_behind"  # in the name of an array: behind block_size tokens of other examples
 
 
 @dataclass(frozen=True)
 class AnswersConfig(RunsConfig):
     lengths: str = ""  # symbols of an example, such as 20,40,80; for recall, characters back to a fact
-    examples: int = 200  # how many of each length
+    examples: config.Count = 200  # how many of each length
     seed: config.Seed = 1337  # for the examples
 
-    def __post_init__(self):
-        super().__post_init__()
-        config.at_least(2, self, "examples")
+
+# ----------------------------------------------------------------------------------------------------------
+# Questions: {name: (windows (examples, tokens), which of their last tokens are an answer (examples, scored))}
 
 
 def encode(examples, tokenizer):
@@ -55,36 +54,45 @@ def places(split, separator, longest, block_size, cfg):
     return separators[following - 1] + 1
 
 
-def answer_task(cfg, task, lengths, dataset, run):
-    """{name: whether each answer of a run is exact (examples,)}: exact-20, exact_behind-20, …"""
-    block_size = run.config.block_size
+def task_questions(cfg, task, lengths, dataset, block_size):
+    """Examples of a task: exact-20, alone in the window; exact_behind-20, behind block_size tokens of others; …"""
     encoded = {n: encode(tasks.fresh_examples(task, n, cfg.examples, cfg.seed), dataset.tokenizer) for n in lengths}
     longest = block_size + max(ids.shape[1] for ids, _ in encoded.values()) - 1
     separator = dataset.tokenizer.encode("\n")
     starts = places(dataset.val, separator, longest, block_size, cfg)
-    arrays = {}
+    questions = {}
     for n, (ids, is_answer) in encoded.items():
-        size = ids.shape[1]
-        for kind, context in {"": 1, BEHIND: block_size}.items():
-            length = context + size - 1
-            if length <= (run.config.max_positions or length):
-                windows = torch.cat((dataset.val.windows(starts - context, context - 1), ids), dim=1)
-                _, right = measure(cfg, run, windows, size)
-                arrays[f"exact{kind}-{n}"] = (right | ~is_answer).all(axis=1)
-    return arrays
+        for kind, context in {"exact": 1, "exact_behind": block_size}.items():
+            others = dataset.val.windows(starts - context, context - 1)
+            questions[f"{kind}-{n}"] = torch.cat((others, ids), dim=1), is_answer
+    return questions
 
 
-def answer_recall(cfg, distances, dataset, run):
-    """{distance: whether each fact is found (examples,)} by a run. Facts stand 1 to 2 distances back."""
-    arrays = {}
+def recall_questions(cfg, distances, dataset, block_size):
+    """Questions whose facts stand 1 to 2 distances back, by distance."""
+    questions = {}
     for distance in distances:
-        length = max(run.config.block_size, 2 * distance)
+        size = max(block_size, 2 * distance) + 1
+        random = recall.Random(cfg.seed * 2**16 + distance)
+        texts = [recall.question(random, distance, size) for _ in range(cfg.examples)]
+        windows = torch.from_numpy(np.stack([dataset.tokenizer.encode(text) for text in texts]))
+        questions[str(distance)] = windows, np.ones((cfg.examples, 1), bool)
+    return questions
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Answers
+
+
+def answer(cfg, questions_of, run):
+    """{name: whether each answer of a run is exact (examples,)}, where its scheme is defined. questions_of: a function
+    of the run's training length."""
+    arrays = {}
+    for name, (windows, is_answer) in questions_of(run.config.block_size).items():
+        length = windows.size(1) - 1
         if length <= (run.config.max_positions or length):
-            random = recall.Random(cfg.seed * 2**16 + distance)
-            texts = [recall.question(random, distance, length + 1) for _ in range(cfg.examples)]
-            windows = torch.from_numpy(np.stack([dataset.tokenizer.encode(text) for text in texts]))
-            _, right = measure(cfg, run, windows, 1)
-            arrays[str(distance)] = right[:, 0]
+            _, right = measure(cfg, run, windows, is_answer.shape[1])
+            arrays[name] = (right.astype(bool) | ~is_answer).all(axis=1)
     return arrays
 
 
@@ -98,64 +106,52 @@ def reach(exact):
     return np.max([n * (right.mean(axis=1) >= REACH) for n, right in exact.items()], axis=0)
 
 
-def print_shares(title, rows, prefix, counted):
-    """Prints the mean shares of right answers by length, over the models that are `counted` in each row. Returns the
-    share of each model, {name: {length: [share, …]}}."""
+def print_shares(title, prefix, rows, results):
+    """Prints the share of right answers of each row by length, and adds that of each model to its results."""
     cells = {}
-    shares = {}
     for name, row in rows.items():
-        shares[name] = {n: right.mean(axis=1) for n, right in by_number(row.arrays, prefix).items()}
-        cells[name] = {n: f"{share[counted[name]].mean():.0%}" for n, share in shares[name].items()}
+        shares = {n: right.mean(axis=1) for n, right in by_number(row.arrays, prefix).items()}
+        cells[name] = {n: f"{share.mean():.0%}" for n, share in shares.items()}
+        results[name][title] = {n: share.tolist() for n, share in shares.items()}
     print_table(title, sorted(set().union(*cells.values())), cells)
-    return {name: {n: share.tolist() for n, share in by_length.items()} for name, by_length in shares.items()}
 
 
-def report_task(task, rows):
-    """Prints the answers to a task. Returns what is shown of each row, as plain types."""
-    results = {}
-    counted = {}
+def print_reach(rows, results):
+    """Prints how many models of each row have learned the task, and their reach, and adds both to its results."""
+    print()
     for name, row in rows.items():
         exact = by_number(row.arrays, "exact-")
-        has_learned = learned(exact)
-        counted[name] = has_learned | ~has_learned.any()
-        results[name] = {"seeds": row.seeds, "learned": has_learned.tolist(), "reach": reach(exact).tolist()}
-    for title, prefix in {f"exact {task}": "exact-", "behind other examples": f"exact{BEHIND}-"}.items():
-        for name, shares in print_shares(title, rows, prefix, counted).items():
-            results[name][title] = shares
-    print()
-    for name, result in results.items():
-        reached = ", ".join(map(str, result["reach"]))
-        print(f"{name}: {sum(result['learned'])} of {len(result['seeds'])} models learned it; reach: {reached} symbols")
+        results[name] |= {"learned": learned(exact).tolist(), "reach": reach(exact).tolist()}
+        reached = ", ".join(map(str, results[name]["reach"]))
+        n_learned = sum(results[name]["learned"])
+        print(f"{name}: {n_learned} of {len(row.seeds)} models learned it; reach: {reached} symbols")
     print(f"\nreach of a model: the most symbols of which it answers {REACH:.0%}")
     print(f"learned: a model answers {LEARNED:.0%} of the examples of {', '.join(map(str, TRAINED))} symbols")
-    return results
 
 
 def main(argv):
     cfg = config.load(AnswersConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
-    given = [int(n) for n in cfg.lengths.split(",") if n.isdecimal()]
+    lengths = [int(n) for n in cfg.lengths.split(",") if n.isdecimal()]
     is_recall = dataset.meta["source"]["text"] == recall.SOURCE
     if is_recall:
-        if dataset.tokenizer.spec["kind"] != "char":
-            raise ValueError(f"{dataset.name} is not in characters: python -m data.prepare recall")
-        lengths = given or [recall.NEAREST * 2**k for k in range(9)]
-        answer = partial(answer_recall, cfg, lengths, dataset)
+        lengths = lengths or [recall.NEAREST * 2**k for k in range(9)]
+        questions_of = partial(recall_questions, cfg, lengths, dataset)
+        titles = {"facts found from": ""}
     else:
         task = tasks.task_of(dataset)
-        lengths = sorted({*TRAINED, *(given or FURTHER)})
-        for n in lengths:
-            distinct = len({*tasks.fresh_examples(task, n, cfg.examples, cfg.seed)})
-            if distinct < cfg.examples:
-                print(f"note: of the {cfg.examples} examples of {n} symbols, {distinct} are different")
-        answer = partial(answer_task, cfg, task, lengths, dataset)
+        lengths = sorted({*TRAINED, *(lengths or FURTHER)})
+        questions_of = partial(task_questions, cfg, task, lengths, dataset)
+        titles = {f"exact {task}": "exact-", "behind other examples": "exact_behind-"}
     examples = np.arange(cfg.examples)
-    rows = rows_of(cfg, runs, dataset, Targets(lengths, 1, cfg.seed, examples, examples), answer) | kept
-    if is_recall:
-        everyone = {name: np.ones(len(row.seeds), bool) for name, row in rows.items()}
-        results = print_shares("facts found from", rows, "", everyone)
-    else:
-        results = report_task(task, rows)
+    targets = Targets(lengths, 1, cfg.seed, examples, examples)
+    rows = rows_of(cfg, runs, dataset, targets, partial(answer, cfg, questions_of)) | kept
+
+    results = {name: {"seeds": row.seeds} for name, row in rows.items()}
+    for title, prefix in titles.items():
+        print_shares(title, prefix, rows, results)
+    if not is_recall:
+        print_reach(rows, results)
     print()
     save_results(cfg, "answers", dataset, results)
     return 0

@@ -37,11 +37,8 @@ def foreign(windows, split, ends, documents, n_kept):
 
 def shuffled(windows, n_kept, seed):
     """The windows with a shuffled context before their last n_kept tokens."""
-    changed = windows.clone()
-    for i, row in enumerate(changed):
-        far = row[: -1 - n_kept].numpy()  # shares the row's memory
-        np.random.default_rng((seed, i)).shuffle(far)
-    return changed
+    far = np.random.default_rng(seed).permuted(windows[:, : -1 - n_kept], axis=1)
+    return torch.cat((torch.from_numpy(far), windows[:, -1 - n_kept :]), dim=1)
 
 
 def measure_contexts(cfg, split, targets, run):
@@ -58,35 +55,36 @@ def measure_contexts(cfg, split, targets, run):
                 contexts[f"shuffled-{n}"] = shuffled(windows, trained, cfg.seed)
             for name, changed in contexts.items():
                 losses, _ = measure(cfg, run, changed, targets.scored)
-                arrays[name] = losses.mean(axis=1, dtype=float)
+                arrays[name] = losses.mean(axis=1)
     return arrays
 
 
-def gains_of(row, kind):
-    """{length: (mean, ±)}: how much lower the loss is with the true context beyond the training length than without
-    one (cut), with another document's (foreign), or with its own in another order (shuffled)."""
-    gains = {}
-    for n, losses in row.losses.items():
-        if n > row.trained:
-            other = row.losses[row.trained] if kind == "cut" else row.arrays[f"{kind}-{n}"]
-            gains[n] = interval([other - losses], row.documents)
-    return gains
+def print_gains(kind, rows, results):
+    """Prints, by length, how much lower the loss of each row is with the true context beyond the training length than
+    without one (cut), with another document's (foreign), or with its own in another order (shuffled). Adds it to the
+    row's results."""
+    cells = {}
+    for name, row in rows.items():
+        cells[name] = {}
+        results[name][kind] = {}
+        for n, losses in row.losses.items():
+            if n > row.trained:
+                other = row.losses[row.trained] if kind == "cut" else row.arrays[f"{kind}-{n}"]
+                mean, width = interval([other - losses], row.documents)
+                cells[name][n] = signed(mean, width)
+                results[name][kind][n] = {"gain": mean, "width": width}
+    print_table(f"gain over {kind} at", sorted(set().union(*cells.values())), cells)
 
 
 def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
-    targets = choose_targets(cfg, dataset, {run.config.block_size for run in runs.values()})
+    targets = choose_targets(cfg, dataset, runs, kept)
     rows = rows_of(cfg, runs, dataset, targets, partial(measure_contexts, cfg, dataset.val, targets)) | kept
 
     results = {name: {"scheme": row.scheme, "seeds": row.seeds} for name, row in rows.items()}
     for kind in ("cut", "foreign", "shuffled"):
-        cells = {}
-        for name, row in rows.items():
-            gains = gains_of(row, kind)
-            cells[name] = {n: signed(*gain) for n, gain in gains.items()}
-            results[name][kind] = {n: {"gain": mean, "width": width} for n, (mean, width) in gains.items()}
-        print_table(f"gain over {kind} at", sorted(set().union(*cells.values())), cells)
+        print_gains(kind, rows, results)
     print("""
 How much lower the loss is, in nats per token, with the true text beyond the training length than without it (cut), with
 another document's text in its place (foreign), or with its own in another order (shuffled). Below 0, it harms.

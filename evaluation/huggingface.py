@@ -36,7 +36,6 @@ class HuggingFaceRun:
     history = ()
     dataset_hash = None
     step = None
-    best_val_loss = None
     lm_head = nn.Identity()
 
     def __init__(self, name, results_dir):

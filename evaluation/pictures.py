@@ -38,13 +38,10 @@ def line_styles(lines):
         named = (NAMES.index(name) for name in line if name in NAMES)
         i = next(i for i in itertools.chain(named, unnamed) if i not in taken)
         taken.add(i)
-        style = {
-            "color": COLORS[i % len(COLORS)],
-            "marker": MARKERS[i % len(MARKERS)],
-            "markersize": 5,
-            "linestyle": DASHES[i // len(COLORS) % len(DASHES)],
-        }
-        styles.append(style)
+        color = COLORS[i % len(COLORS)]
+        marker = MARKERS[i % len(MARKERS)]
+        dashes = DASHES[i // len(COLORS) % len(DASHES)]
+        styles.append({"color": color, "marker": marker, "markersize": 5, "linestyle": dashes})
     return styles
 
 
@@ -91,9 +88,7 @@ def draw_losses(results, background):
     for style, (name, result) in zip(styles, results.items(), strict=True):
         curve = {n: numbers["by_seed"] for n, numbers in result["lengths"].items()}
         last = max(curve)
-        label = name
-        if not result["rise"]:
-            label += f": undefined past {last:,}"
+        label = name if result["rise"] else f"{name}: undefined past {last:,}"
         if result["rise"] and result["rise"]["mean"] > FAILED:
             label += f": {np.mean(curve[last]):.2f} at {last:,}"
         else:

@@ -6,7 +6,6 @@ of each block in the validation text; and `about`, which is JSON with everything
 
 import ast
 import json
-import platform
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import data
 import model
 import schemes
 from evaluation.huggingface import HuggingFaceRun
-from model import SCHEMES, GPTConfig
+from model import GPTConfig
 from run import files
 from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint, own_settings
 
@@ -114,11 +113,9 @@ class Row:
         missing = {*Row.read(path).seeds} - {*self.seeds} if path.exists() else ()
         for seed in missing:
             raise ValueError(f"{path} also has seed {seed}: name the runs of all its seeds")
-        arrays = {}
-        for name, values in self.arrays.items():
-            arrays[name] = values.astype("float16" if name.endswith(TOKENS) else "float32")
+        about = json.dumps(self.about)
         with files.replacing(path) as file:
-            np.savez_compressed(file, about=json.dumps(self.about), ends=self.ends, documents=self.documents, **arrays)
+            np.savez_compressed(file, about=about, ends=self.ends, documents=self.documents, **self.arrays)
 
     def check(self, path, dataset, targets):
         """ValueError unless these targets of the dataset were measured."""
@@ -132,9 +129,8 @@ class Row:
 
 def by_number(arrays, prefix=""):
     """{number: array} of the arrays {name: array} whose names are a number behind the prefix, ascending."""
-    names = [name for name in arrays if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()]
-    numbered = {int(name.removeprefix(prefix)): arrays[name] for name in names}
-    return dict(sorted(numbered.items()))
+    matches = [re.fullmatch(rf"{prefix}(\d+)", name) for name in arrays]
+    return dict(sorted((int(match[1]), arrays[match[0]].astype(float)) for match in matches if match))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -147,13 +143,12 @@ def open_runs(cfg):
     runs = {}
     kept = {}
     for path in cfg.runs:
-        name = path.encode(errors="replace").decode()  # a folder's name may be any bytes
         if path.startswith("hf:"):
-            runs[name] = HuggingFaceRun(path.removeprefix("hf:"), Path(cfg.results_dir))
+            runs[path] = HuggingFaceRun(path.removeprefix("hf:"), Path(cfg.results_dir))
         elif path.endswith(".npz"):
-            kept[name] = Row.read(path)
+            kept[path] = Row.read(path)
         else:
-            runs[name] = load_checkpoint(path)
+            runs[path] = load_checkpoint(path)
     first = next(iter((runs | kept).values()))
     dataset = data.load(cfg.dataset or first.dataset_name())
     for run in runs.values():
@@ -175,32 +170,34 @@ def code_hash(model_config):
     return files.json_hash(sorted(trees))
 
 
-def shared(value, seed=None):
-    """The settings of a run, and those of a run that it started from, without the seed, which is also cut from the
-    names of folders: out/rope-1 becomes out/rope."""
-    if isinstance(value, dict):
-        seed = value.get("seed", seed)
-        return {key: shared(item, seed) for key, item in value.items() if key not in (*CALL_FIELDS, "seed")}
-    if isinstance(value, list):
-        return [shared(item, seed) for item in value]
-    return value.removesuffix(f"-{seed}") if isinstance(value, str) else value
+def without_seed(settings):
+    """The settings of training without the seed, which is also cut from the names of folders: out/rope-1 becomes
+    out/rope."""
+    end = f"-{settings.get('seed')}"
+    shared = {name: value for name, value in settings.items() if name not in (*CALL_FIELDS, "seed")}
+    return {name: value.removesuffix(end) if isinstance(value, str) else value for name, value in shared.items()}
 
 
 def group_seeds(runs):
-    """{name of a row: [Checkpoint, …]} of runs {path: Checkpoint}. Runs that differ only in their seed are one row,
-    named without it. A second run with the same seed, and a model from other code, are rows of their own."""
+    """{name of a row: [Checkpoint, …]} of runs {path: Checkpoint}. Runs that differ only in their seed, and in those of
+    the runs that they started from, are one row, named without it. A second run with the same seed is a row of its own,
+    and so is each model from other code."""
     groups = {}  # experiment as JSON, or the path of a run that is alone -> {seed: path}
     for path, run in runs.items():
-        key = json.dumps(shared([run.settings, run.dataset_hash, run.history]), sort_keys=True)
+        known = json.dumps([run.settings, run.dataset_hash, run.history], sort_keys=True)
+        key = json.dumps(json.loads(known, object_hook=without_seed))
         seed = run.settings.get("seed")
-        if not run.settings or seed in groups.get(key, {}):
+        if seed in groups.get(key, {}):
             key = path
         groups.setdefault(key, {})[seed] = path
     rows = {}
     for paths in groups.values():
-        seed, path = min(paths.items(), key=lambda item: len(item[1]))
-        name = path.removesuffix(f"-{seed}") if len(paths) > 1 else path
-        rows[path if name in rows else name] = [runs[path] for path in paths.values()]
+        seed, name = next(iter(paths.items()))
+        if len(paths) > 1:
+            name = name.removesuffix(f"-{seed}")
+        while name in rows:
+            name += "+"
+        rows[name] = [runs[path] for path in paths.values()]
     return rows
 
 
@@ -208,32 +205,27 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
     """{name: Row} of runs {path: Checkpoint}: a row for those that differ only in their seed. measure_run(run) gives
     the arrays {name: (blocks, …)} of one run. With cfg.keep, the rows become kept results."""
     rows = {}
-    machine = f"{platform.processor()}, torch {torch.__version__}"
+    words = [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
+    suffix = re.sub(r"[^\w.-]+", "_", "-".join(["", *words]))
     for name, group in group_seeds(runs).items():
         first = group[0]
-        arrays = []
+        measured = []
         for run in group:
-            try:
-                arrays.append(measure_run(run))
-            except KeyboardInterrupt:
-                print("stopped: what was measured is kept, and the same command resumes", flush=True)
-                raise
+            measured.append(measure_run(run))
             print(f"measured  {run.path}", flush=True)
-        changed = first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)
         about = {
-            "model": own_settings(changed),
-            "settings": {key: value for key, value in shared(first.settings).items() if key not in vars(changed)},
+            "model": own_settings(first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)),
+            "settings": without_seed(first.settings),
             "dataset_hash": dataset.hash,
-            "measured": targets.flags() | {"machine": machine},
+            "measured": targets.flags() | {"torch": torch.__version__},
             "runs": [{"seed": run.settings.get("seed"), "step": run.step, "checkpoint": run.hash} for run in group],
         }
-        stacked = {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
-        row = Row(about, targets.ends, targets.documents, stacked)
-        rows[" ".join([name, *cfg.changes()])] = row
+        arrays = {key: np.stack([each[key] for each in measured]) for key in measured[0]}
+        row = Row(about, targets.ends, targets.documents, arrays)
+        rows[name + suffix] = row
         if cfg.keep:
-            words = [Path(name).name.removesuffix(f"-{first.settings.get('seed')}")]
-            words += [re.sub(r"\w+=(?=[a-z])|=", "", change) for change in cfg.changes()]  # window128, yarn
-            path = Path(cfg.keep, re.sub(r"[^\w.-]+", "_", "-".join(words)) + ".npz")
+            base = Path(name).name.removesuffix(f"-{first.settings.get('seed')}")
+            path = Path(cfg.keep, f"{base}{suffix}.npz")
             row.write(path)
             print(f"kept      {path}")
     return rows
@@ -244,21 +236,20 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
 
 
 def print_differences(rows, reference):
-    """Prints in which settings, besides the scheme's, rows differ from the reference row."""
-    own = {"vocab_size", "pos_scheme", "pos_options"}.union(*(scheme.reads for scheme in SCHEMES.values()))
+    """Prints in which settings, besides the scheme, rows differ from the reference row."""
     settings = {name: row.about["settings"] | row.about["model"] for name, row in rows.items()}
     for name, values in settings.items():
-        changed = [f"{key}={value}" for key, value in values.items() if value != settings[reference].get(key, value)]
-        changed = [change for change in changed if change.partition("=")[0] not in own]
+        names = [key for key in values if not key.startswith("pos_")]
+        changed = [f"{key}={values[key]}" for key in names if values[key] != settings[reference].get(key, values[key])]
         if changed:
             print(f"note: unlike {reference}, {name} has {', '.join(changed)}")
 
 
 def save_results(cfg, stem, dataset, results):
     """Writes results (plain types) as JSON, with what was measured. Returns the path, which is named by that."""
-    inputs = {key: value for key, value in asdict(cfg).items() if key not in ("results_dir", "keep", *CALL_FIELDS)}
-    path = Path(cfg.results_dir, f"{stem}-{files.json_hash([inputs, dataset.hash])[:6]}.json")
-    content = {"settings": inputs, "text": {"name": dataset.name, "hash": dataset.hash}, "rows": results}
+    settings = asdict(cfg)
+    path = Path(cfg.results_dir, f"{stem}-{files.json_hash([settings, dataset.hash])[:6]}.json")
+    content = {"settings": settings, "text": {"name": dataset.name, "hash": dataset.hash}, "rows": results}
     no_nan = json.loads(json.dumps(content), parse_constant=lambda name: None)
     files.write(path, json.dumps(no_nan, indent=1))
     print(f"numbers   {path}")
