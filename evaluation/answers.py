@@ -13,7 +13,7 @@ import torch
 
 import config
 from data import recall, tasks
-from eval_length import choose_blocks, measure, print_table
+from eval_length import measure, print_table
 from evaluation.rows import RunsConfig, Targets, by_number, open_runs, rows_of, save_results
 from run.script import script
 
@@ -46,24 +46,16 @@ def encode(examples, tokenizer):
     return torch.from_numpy(ids), is_answer
 
 
-def places(split, separator, longest, block_size, cfg):
-    """Where examples begin in the text, (examples,): each behind a separator, with block_size tokens before it."""
-    ends, _ = choose_blocks(split, longest, 1, cfg.examples, cfg.seed)
-    separators = np.flatnonzero(split.tokens == separator)
-    following = np.searchsorted(separators, ends - longest + block_size)
-    return separators[following - 1] + 1
-
-
 def task_questions(cfg, task, lengths, dataset, block_size):
     """Examples of a task: exact-20, alone in the window; exact_behind-20, behind block_size tokens of others; …"""
-    encoded = {n: encode(tasks.fresh_examples(task, n, cfg.examples, cfg.seed), dataset.tokenizer) for n in lengths}
-    longest = block_size + max(ids.shape[1] for ids, _ in encoded.values()) - 1
-    separator = dataset.tokenizer.encode("\n")
-    starts = places(dataset.val, separator, longest, block_size, cfg)
+    separators = np.flatnonzero(dataset.val.tokens == dataset.tokenizer.encode("\n"))
+    separators = separators[separators >= block_size]
+    ends = separators[np.linspace(0, len(separators) - 1, cfg.examples).astype(int)]  # of the others
     questions = {}
-    for n, (ids, is_answer) in encoded.items():
-        for kind, context in {"exact": 1, "exact_behind": block_size}.items():
-            others = dataset.val.windows(starts - context, context - 1)
+    for n in lengths:
+        ids, is_answer = encode(tasks.fresh_examples(task, n, cfg.examples, cfg.seed), dataset.tokenizer)
+        for kind, size in {"exact": 1, "exact_behind": block_size}.items():
+            others = dataset.val.windows(ends - size + 1, size - 1)  # alone: the separator
             questions[f"{kind}-{n}"] = torch.cat((others, ids), dim=1), is_answer
     return questions
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,27 +11,19 @@ from test_tasks import RULES
 
 from data import recall, tasks
 from evaluation import answers
-from evaluation.answers import AnswersConfig, answer_recall, answer_task, learned, reach
+from evaluation.answers import AnswersConfig, answer, learned, reach, recall_questions, task_questions
 from evaluation.rows import by_number
 
 CONFIG = AnswersConfig(runs=("x",), examples=3, device="cpu")
 
 
-def dataset_with(documents, source):
-    return replace(dataset_of(*documents), meta={"source": {"text": source}})
-
-
-def task_dataset(name):
-    """A dataset of six generated documents."""
-    return dataset_with((tasks.document(name, seed) for seed in range(6)), tasks.source_of(name))
-
-
 class Knows(WrittenModel):
     """Answers by the rule if the question has at most `reach` characters, and otherwise ends the answer at once."""
 
-    def __init__(self, name, *args):
-        super().__init__(*args)
-        self.rule = RULES[name]
+    def __init__(self, name, reach, folder):
+        self.dataset = dataset_of(*(tasks.document(name, seed) for seed in range(6)))
+        super().__init__(self.dataset, reach, folder)
+        self.name = name
         self.seen = []
 
     def following(self, text):
@@ -38,37 +31,39 @@ class Knows(WrittenModel):
         question, mark, answer = text.split("\n")[-1].partition(">")
         if not mark:
             return ""
-        expected = self.rule(question) if len(question) <= self.reach else ""
+        expected = RULES[self.name](question) if len(question) <= self.reach else ""
         return (expected + "\n")[len(answer) :][:1] or "\n"
+
+    def answers(self, *lengths):
+        """What `answer` returns, as arrays of a row."""
+        arrays = answer(CONFIG, partial(task_questions, CONFIG, self.name, lengths, self.dataset), self)
+        return {name: right[None] for name, right in arrays.items()}
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_model_that_knows_the_rule_is_always_right(name, tmp_path):
-    dataset = task_dataset(name)
-    arrays = answer_task(CONFIG, name, [5, 10, 20, 40, 160], dataset, Knows(name, dataset, 10**4, tmp_path))
-    assert len(arrays) == 10 and all(right.all() for right in arrays.values())
+    arrays = Knows(name, 10**4, tmp_path).answers(5, 10, 20, 40, 160)
+    assert len(arrays) == 10
+    assert all(right.all() for right in arrays.values())
 
 
 @pytest.mark.parametrize("known", [4, 10, 40])
 def test_the_reach_of_a_model_is_measured(known, tmp_path):
-    dataset = task_dataset("copy")
-    arrays = answer_task(CONFIG, "copy", [5, 10, 20, 40, 80], dataset, Knows("copy", dataset, known, tmp_path))
-    arrays = {name: right[None] for name, right in arrays.items()}
+    arrays = Knows("copy", known, tmp_path).answers(5, 10, 20, 40, 80)
     for prefix in ("exact-", "exact_behind-"):
         right = by_number(arrays, prefix)
-        assert {n: answers.all() for n, answers in right.items()} == {n: n <= known for n in (5, 10, 20, 40, 80)}
-        assert reach(right) == [max([0, *(n for n in right if n <= known)])]
+        assert [n for n in right if right[n].all()] == [n for n in (5, 10, 20, 40, 80) if n <= known]
+        assert reach(right) == [known if known > 4 else 0]
         assert learned(right) == [known >= tasks.LONGEST]
 
 
 def test_an_example_stands_alone_or_behind_others(tmp_path):
-    dataset = task_dataset("sort")
-    run = Knows("sort", dataset, 0, tmp_path)
-    answer_task(CONFIG, "sort", [20], dataset, run)
-    windows = {text for text in run.seen if text.endswith(">")}
-    everything = dataset.tokenizer.decode_bytes(dataset.val.tokens.tolist()).decode()
+    run = Knows("sort", 0, tmp_path)
+    run.answers(20)
+    everything = run.tokenizer.decode_bytes(run.dataset.val.tokens.tolist()).decode()
     for question, _ in tasks.fresh_examples("sort", 20, 3, CONFIG.seed):
-        alone, behind = sorted((text for text in windows if text.endswith(f"\n{question}>")), key=len)
+        windows = {text for text in run.seen if text.endswith(f"\n{question}>")}
+        alone, behind = sorted(windows, key=len)
         assert alone == f"\n{question}>"
         assert len(behind) == 128 + 21 and behind[:128] in everything
 
@@ -77,7 +72,8 @@ def test_models_that_have_not_learned_the_task_are_told_from_others_by_fixed_len
     right = np.ones((3, 200))
     right[0, :6] = 0  # 594 of 600 answers are enough, and 593 are not
     right[1, :7] = 0
-    exact = {5: right, 10: np.ones((3, 200)), 20: np.ones((3, 200)), 40: np.zeros((3, 200))}
+    all_right = np.ones((3, 200))
+    exact = {5: right, 10: all_right, 20: all_right, 40: 0 * all_right}
     assert learned(exact).tolist() == [True, False, True]
 
 
@@ -91,9 +87,10 @@ class Remembers(WrittenModel):
 
 @pytest.mark.parametrize("known", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(known, tmp_path):
-    dataset = dataset_with(map(recall.document, range(20)), recall.SOURCE)
+    dataset = dataset_of(*map(recall.document, range(20)))
+    cfg = replace(CONFIG, examples=30)
     distances = [4, 8, 16, 32, 64, 128, 256, 512]
-    found = answer_recall(replace(CONFIG, examples=30), distances, dataset, Remembers(dataset, known, tmp_path))
+    found = answer(cfg, partial(recall_questions, cfg, distances, dataset), Remembers(dataset, known, tmp_path))
     for distance in distances:
         share = found[str(distance)].mean()
         if 2 * distance + 2 <= known:
@@ -103,41 +100,40 @@ def test_the_reach_of_a_memory_is_measured_where_it_was_planted(known, tmp_path)
 
 
 @pytest.fixture
-def answer(tmp_path, capsys):
-    """answer(run, flag, …): what the command prints."""
+def shown(tmp_path, capsys):
+    """shown(run, flag, …): what the command prints, as words by the first of them, and as a text."""
 
     def call(*arguments):
         flags = ["--examples=4", "--device=cpu", f"--results_dir={tmp_path}/results"]
         assert answers.main([*map(str, arguments), *flags]) == 0
-        return capsys.readouterr().out
+        out = capsys.readouterr().out
+        lines = [line.split() for line in reversed(out.splitlines())]
+        return {line[0]: line[1:] for line in lines if line}, out
 
     return call
 
 
-def test_the_command(trained, answer, refused, tmp_path, monkeypatch):
+def test_the_command(trained, shown, refused, tmp_path, monkeypatch):
     text = facts_dataset(tmp_path, "copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     learnable = trained("learnable", dataset=text, block_size=64)
-    out = answer(*runs, learnable, f"--keep={tmp_path}/kept", "--lengths=40,80")
-    shown = [line.split() for line in out.splitlines()]
-    assert ["exact", "copy", "5", "10", "20", "40", "80"] in shown
-    (absolute, *_) = (row[1:] for row in shown if row[:1] == [str(learnable)])
+    lines, out = shown(*runs, learnable, f"--keep={tmp_path}", "--lengths=40,80")
+    assert lines["exact"] == ["copy", "5", "10", "20", "40", "80"]
+    absolute = lines[str(learnable)]
     assert absolute[2].endswith("%") and absolute[3:] == ["—", "—"]  # examples of 40 symbols do not fit
     assert "0 of 2 models learned it; reach: 0, 0" in out
-    (kept,) = (tmp_path / "kept").glob("alibi*.npz")
-    assert "0 of 2 models learned it; reach: 0, 0" in answer(kept, "--lengths=40,80")
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
-    answer(*runs, "--lengths=40,80")
+    (kept,) = tmp_path.glob("alibi*.npz")
+    for names in ([kept], runs):
+        assert "0 of 2 models learned it; reach: 0, 0" in shown(*names, "--lengths=40,80")[1]
     assert "prepare one of" in refused(answers.main, trained("rope"))
     monkeypatch.setitem(tasks.TASKS, "copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
     assert "another rule" in refused(answers.main, *runs)
 
 
-def test_the_command_for_recall(trained, answer, tmp_path):
+def test_the_command_for_recall(trained, shown, tmp_path):
     text = facts_dataset(tmp_path)
     alibi, learnable = (trained(scheme, dataset=text, block_size=64) for scheme in ("alibi", "learnable"))
-    rows = [
-        line.split() for line in answer(alibi, learnable, "--lengths=16,64", f"--keep={tmp_path}/kept").splitlines()
-    ]
-    by_name = {row[0]: row[1:] for row in rows if row}
-    assert by_name[str(learnable)][1] == "—" and by_name[str(alibi)][1].endswith("%")
+    lines, _ = shown(alibi, learnable, "--lengths=16,64")
+    assert lines[str(learnable)][1] == "—"
+    assert lines[str(alibi)][1].endswith("%")

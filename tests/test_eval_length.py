@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 import data
 import eval_length
-import train
 from data import Split
 from eval_length import choose_blocks, choose_lengths, score
 from evaluation import rows
@@ -102,15 +102,17 @@ def test_losses_equal_one_plain_forward_pass_for_each_window(trained, dataset, s
             assert is_right.tolist() == (logits[0, -3:].argmax(-1) == window[-3:]).tolist()
 
 
-def test_positions_are_sampled_as_densely_as_in_training(trained, dataset, monkeypatch):
+def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
     """A context of 8 tokens, half of the training length, lies among the first half of 16 positions below 64."""
     model = load_checkpoint(trained("rope")).model("cpu")
-    hidden = model.hidden
-    seen = []
-    monkeypatch.setattr(model, "hidden", lambda idx, last, positions: seen.append(positions) or hidden(idx, last=last))
+    split = data.load(dataset).val
     for length in (8, 32):
-        score(model, data.load(dataset).val.windows(np.array([0]), length), 2, CPU, torch.float32, max_position=64)
-        assert torch.equal(seen.pop(), data.sampled_positions(max(length, 16), 64, (length, 0))[:length])
+        windows = split.windows(np.array([0]), length)
+        losses, _ = score(model, windows, 2, CPU, torch.float32, max_position=64)
+        positions = data.sampled_positions(max(length, 16), 64, (length, 0))[:length]
+        logits = model.lm_head(model.hidden(windows[:, :-1], last=2, positions=positions))
+        expected = F.cross_entropy(logits[0], windows[0, -2:], reduction="none")
+        np.testing.assert_allclose(losses[0], expected.detach(), atol=1e-6)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -151,57 +153,32 @@ def test_a_text_of_few_documents_has_no_interval_and_a_note_says_so(runs, evalua
     assert "needs 20 documents" in results.out
 
 
-def test_scalings_and_a_window(runs, evaluate):
-    def losses(*flags, name=""):
-        return numbers(evaluate(runs / "rope", *flags), f"{runs / 'rope'}{name}")
-
-    plain = losses()
-    scaled = losses("--rope_scaling=yarn", name="-yarn")
-    assert scaled[16] == plain[16] and scaled[64] != plain[64]
-    fixed = losses("--rope_scaling=yarn", "--rope_factor=4", name="-yarn-rope_factor4.0")
-    assert fixed[16] != plain[16]
-    windowed = losses("--window=8", name="-window8")
-    assert windowed[8] == pytest.approx(plain[8], abs=1e-6)  # a context of 8 fits into the window
-    assert windowed[64] == pytest.approx(windowed[8], abs=1e-5)  # one layer sees no further
-    assert plain[64] != pytest.approx(plain[8], abs=1e-4)
-
-
-def test_wandb_has_the_curves_of_the_runs_and_not_of_kept_results(runs, evaluate, tmp_path, monkeypatch):
-    evaluate(runs / "alibi", f"--keep={tmp_path}")
-    monkeypatch.delenv("WANDB_MODE")
-    monkeypatch.chdir(tmp_path)
-    wandb.teardown()  # it remembers the folder of an earlier test
-    results = evaluate(runs / "learnable", tmp_path / "alibi.npz", "--wandb_mode=offline")
-    [log] = tmp_path.glob("wandb/offline-run-*learnable-length-*/*.wandb")
-    assert len([*tmp_path.glob("wandb/offline-run-*")]) == 1
-    records = wandb_records(log)
-    items = [record["history"]["item"] for record in records if "history" in record]
-    x = "x/log2 of the length"
-    for key in ("loss", "delta"):
-        curve = {2 ** item[x]: item[f"length/{key}"] for item in items if f"length/{key}" in item}
-        assert curve == pytest.approx(numbers(results, runs / "learnable", key))
-    assert any(record.get("metric", {}).get("step_metric") == x for record in records)
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Measurements are not repeated, lost or mixed up
 
 
 def test_what_was_measured_is_kept_and_logged_before_it_is_drawn(runs, evaluate, tmp_path, monkeypatch):
-    logged = []
-
-    def publish(charts, *rest):
-        assert (tmp_path / "kept" / "rope.npz").exists()
-        logged.extend(charts)
+    """wandb has the curves of the runs and not of kept results."""
+    evaluate(runs / "alibi", f"--keep={tmp_path}")
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.chdir(tmp_path)
+    wandb.teardown()  # it remembers the folder of an earlier test
+    logs = []
 
     def fail(*args):
-        assert logged == [str(runs / "rope")]
+        assert (tmp_path / "learnable.npz").exists()
+        logs.extend(tmp_path.glob("wandb/offline-run-*/*.wandb"))
         raise RuntimeError("no\nlatex")
 
-    monkeypatch.setattr(eval_length.tracking, "publish", publish)
     monkeypatch.setattr(eval_length, "draw_losses", fail)
-    out = evaluate(runs / "rope", f"--keep={tmp_path}/kept").out
-    assert "cannot draw" in out.splitlines()[-1]
+    flags = "--wandb_mode=offline", f"--keep={tmp_path}"
+    results = evaluate(runs / "learnable", tmp_path / "alibi.npz", *flags)
+    assert "cannot draw" in results.out.splitlines()[-1]
+    [log] = logs
+    items = [record["history"]["item"] for record in wandb_records(log) if "history" in record]
+    for key in ("loss", "delta"):
+        curve = {2 ** item["x/log2 of the length"]: item[f"length/{key}"] for item in items}
+        assert curve == pytest.approx(numbers(results, runs / "learnable", key))
 
 
 @pytest.fixture
@@ -217,40 +194,35 @@ def measured(monkeypatch):
     return lengths
 
 
-@pytest.fixture
-def edit(monkeypatch):
-    """edit(name, text): from now on, the file of this name is read with the text behind it."""
-    read_text = Path.read_text
-
-    def call(name, text):
-        def edited(path, **options):
-            return read_text(path, **options) + text * (path.name == name)
-
-        monkeypatch.setattr(Path, "read_text", edited)
-
-    return call
-
-
-def test_nothing_is_measured_twice_unless_something_that_counts_has_changed(runs, evaluate, measured, edit, tmp_path):
+def test_nothing_is_measured_twice_unless_something_that_counts_has_changed(
+    runs, evaluate, measured, tmp_path, monkeypatch
+):
     alibi = copied(runs / "alibi", tmp_path / "alibi")
     first = evaluate(alibi, "--lengths=16").rows
     assert evaluate(alibi, "--lengths=16").rows == first
     assert measured == [16]
     for flag in ("--blocks=5", "--seed=2", "--attention_temperature=.1", "--window=8", "--dtype=bfloat16"):
         evaluate(alibi, "--lengths=16", flag)
-    assert len(measured) == 6
-    for text, n_measured in {"# a comment": 6, "\nx = 1": 7}.items():
-        edit("model.py", text)
-        evaluate(alibi, "--lengths=16")
-        assert len(measured) == n_measured
+    monkeypatch.setattr(eval_length, "code_hash", lambda config: "other code")
+    evaluate(alibi, "--lengths=16")
+    assert len(measured) == 7
 
 
-def test_a_hash_covers_the_files_that_a_schemes_file_imports(trained, edit):
+def test_a_hash_of_the_code_covers_what_a_schemes_file_imports_and_no_comments(trained, monkeypatch):
     config = load_checkpoint(trained("alibi_offset")).config
     first = rows.code_hash(config)
-    for name, counts in {"key_offset.py": True, "alibi_offset.py": True, "fox.py": False}.items():
-        edit(name, "\nx = 1")
-        assert (rows.code_hash(config) != first) == counts
+    read_text = Path.read_text
+    changed = set()
+    for name in ("model.py", "key_offset.py", "alibi_offset.py", "fox.py"):
+        for text in ("# a comment", "\nx = 1"):
+
+            def edited(path, name=name, text=text):
+                return read_text(path) + text * (path.name == name)
+
+            monkeypatch.setattr(Path, "read_text", edited)
+            if rows.code_hash(config) != first:
+                changed.add(name + text)
+    assert changed == {"model.py\nx = 1", "key_offset.py\nx = 1", "alibi_offset.py\nx = 1"}
 
 
 def test_an_interrupted_measurement_resumes_and_a_damaged_file_is_named(
@@ -279,14 +251,11 @@ def test_an_interrupted_measurement_resumes_and_a_damaged_file_is_named(
 
 def test_runs_on_different_text_are_compared_only_on_a_named_one(runs, trained, evaluate, tmp_path, dataset, refused):
     other = prepare(tmp_path, write_texts(tmp_path / "texts", n=22)).name
-    (tmp_path / "text.txt").write_text("another alphabet\n" * 200)
-    foreign = prepare(tmp_path, tmp_path / "text.txt", name="foreign").name
     alibi = trained("alibi", dataset=other)
-    both = runs / "rope", alibi
-    message = refused(eval_length.main, *both)
+    message = refused(eval_length.main, runs / "rope", alibi)
     assert str(alibi) in message and f"--dataset={dataset}" in message
-    assert foreign in refused(eval_length.main, *both, f"--dataset={foreign}")
-    assert evaluate(*both, f"--dataset={dataset}").text["name"] == dataset
+    results = evaluate(runs / "rope", alibi, f"--dataset={dataset}")
+    assert results.text["name"] == dataset
 
 
 def test_a_note_names_the_settings_in_which_rows_differ(runs, trained, evaluate):
@@ -312,31 +281,36 @@ def test_seeds_of_one_experiment_are_one_row_and_so_is_its_kept_result(
     assert len(evaluate(*ropes, path).rows) == 2  # not pooled, although the settings are the same
 
 
-def test_runs_that_start_from_runs_of_their_own_seed_are_one_row(runs, ropes, evaluate, tmp_path):
-    folders = []
-    for seed, source in {1: ropes[1], 2: ropes[2], 3: runs / "alibi"}.items():
-        folders.append(tmp_path / f"more-{seed}")
-        train.main([f"--init_from={source}", f"--seed={seed}", f"--out_dir={folders[-1]}", "--max_iters=1"])
-    results = evaluate(*folders).rows
-    assert {name: row["seeds"] for name, row in results.items()} == {
-        f"{tmp_path}/more": [1, 2],
-        f"{tmp_path}/more-3": [3],
-    }
+def test_runs_that_differ_in_their_seed_and_in_those_of_their_sources_are_one_row():
+    def run(seed, source, steps=850):
+        settings = {"seed": seed, "init_from": f"out/a-{source}", "max_iters": steps}
+        history = [[0, {"init_from": {"settings": {"seed": source}}}]]
+        return SimpleNamespace(settings=settings, dataset_hash="", history=history)
+
+    runs = {"b-1": run(1, 1), "b-2": run(2, 2), "b-3": run(3, 1), "b": run(5, 5, steps=99), "c-1": run(1, 1)}
+    groups = {name: len(group) for name, group in rows.group_seeds(runs).items()}
+    assert groups == {"b": 2, "b-3": 1, "b+": 1, "c-1": 1}
 
 
 def test_a_row_is_named_and_kept_by_what_was_changed(runs, evaluate, tmp_path):
-    changes = {
-        "--window=8": "rope-window8",
-        "--max_position=300": "rope-max_position300",
-        "--rope_scaling=yarn": "rope-yarn",
-        "--layers=window=1/2 temperature=.1": "rope-window1_2_temperature.1",
-    }
-    for flag, name in changes.items():
-        results = evaluate(runs / "rope", flag, f"--keep={tmp_path}")
+    def losses(name, *flags):
+        results = evaluate(runs / "rope", f"--keep={tmp_path}", *flags)
         assert [*results.rows] == [f"{runs}/{name}"]
         kept = Row.read(tmp_path / f"{name}.npz")
         tokens = kept.arrays["64-tokens"]
         np.testing.assert_allclose(tokens.mean(axis=2), kept.losses[64], rtol=1e-3)
+        return numbers(results, runs / name)
+
+    plain = losses("rope")
+    scaled = losses("rope-yarn", "--rope_scaling=yarn")
+    assert scaled[16] == plain[16] and scaled[64] != plain[64]
+    fixed = losses("rope-yarn-rope_factor4.0", "--rope_scaling=yarn", "--rope_factor=4")
+    assert fixed[16] != plain[16]
+    windowed = losses("rope-window8", "--window=8")
+    assert windowed[8] == pytest.approx(plain[8], abs=1e-6)  # a context of 8 fits into the window
+    assert windowed[64] == pytest.approx(windowed[8], abs=1e-5)  # one layer sees no further
+    assert plain[64] != pytest.approx(plain[8], abs=1e-4)
+    losses("rope-window1_2_temperature.1", "--layers=window=1/2 temperature=.1")
     assert Row.read(tmp_path / "rope-window8.npz").about["model"]["window"] == 8
 
 
@@ -348,7 +322,7 @@ def test_a_kept_result_of_other_targets_or_with_damage_is_refused(runs, evaluate
         message = refused(eval_length.main, path, "--blocks=20", flag)
         assert f"{path} was measured" in message and "--seed=1337" in message
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[200] ^= 1
     for damaged in (content[:-9], content, b""):
         path.write_bytes(damaged)
         assert str(path) in refused(eval_length.main, path, "--blocks=20")

@@ -77,8 +77,6 @@ MISTAKES = {
         "--runs=out/rope": "runs='out/rope'",
         "{rope} --max_position=16": "max_position=16",
         "{rope} --lengths=a": "lengths='a'",
-        "{rope} --wandb_project=a:b": "--wandb_project=a:b",
-        "{rope} --block_tokens=2": "block_tokens=2",
         "{rope} --temperature=1": "--attention_temperature",
         "{rope}.npz": "{rope}.npz",
         "{rope} --window=-1": "window=-1",
