@@ -213,9 +213,11 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
         for run in group:
             measured.append(measure_run(run))
             print(f"measured  {run.path}", flush=True)
+        changed = first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)
+        settings = without_seed(first.settings)
         about = {
-            "model": own_settings(first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)),
-            "settings": without_seed(first.settings),
+            "model": own_settings(changed),
+            "settings": {key: value for key, value in settings.items() if key not in vars(changed)},
             "dataset_hash": dataset.hash,
             "measured": targets.flags() | {"torch": torch.__version__},
             "runs": [{"seed": run.settings.get("seed"), "step": run.step, "checkpoint": run.hash} for run in group],

@@ -129,11 +129,3 @@ def test_the_command(trained, shown, refused, tmp_path, monkeypatch):
     assert "prepare one of" in refused(answers.main, trained("rope"))
     monkeypatch.setitem(tasks.TASKS, "copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
     assert "another rule" in refused(answers.main, *runs)
-
-
-def test_the_command_for_recall(trained, shown, tmp_path):
-    text = facts_dataset(tmp_path)
-    alibi, learnable = (trained(scheme, dataset=text, block_size=64) for scheme in ("alibi", "learnable"))
-    lines, _ = shown(alibi, learnable, "--lengths=16,64")
-    assert lines[str(learnable)][1] == "—"
-    assert lines[str(alibi)][1].endswith("%")

@@ -44,22 +44,18 @@ def test_scores_give_the_models_own_attention(scheme):
         x = block(x, positions)
 
 
-def test_one_command_draws_everything(trained, tmp_path, monkeypatch):
-    runs = [str(trained(scheme)) for scheme in ("t5", "rope")]
+def test_the_commands_draw_their_pictures(trained, tmp_path, monkeypatch):
+    runs = [str(trained(scheme)) for scheme in ("rope", "t5")]
     monkeypatch.chdir(tmp_path)
-    assert pictures.main([]) == scores.main(runs) == 0
+    monkeypatch.setattr(moving, "ROOT", tmp_path)
+    Path("docs").mkdir()
+    assert pictures.main([]) == scores.main(runs) == moving.main(runs[:1]) == 0
     drawn = {path.stem for path in Path("results/schemes").glob("*.png")}
     assert drawn == {"matrices", "sinusoidal", "arrows", "dials", "t5", "scores"}
-    for picture in (draw_decision, draw_onset, draw_tokens):
-        picture().savefig(tmp_path / "picture.png")
-
-
-def test_the_moving_picture_shows_a_model_write_past_its_training_length(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(moving, "ROOT", tmp_path)
-    (tmp_path / "docs").mkdir()
-    assert moving.main([str(trained("rope"))]) == 0
-    with Image.open(tmp_path / "docs" / "falls_apart.gif") as picture:
+    with Image.open("docs/falls_apart.gif") as picture:
         assert picture.n_frames == moving.LENGTH // moving.STEP
+    for draw in (draw_decision, draw_onset, draw_tokens):
+        draw().savefig("picture.png")
 
 
 def test_no_setting_and_no_name_spoils_a_picture_and_a_missing_letter_is_told(tmp_path):
