@@ -76,7 +76,9 @@ def choose_blocks(split, longest, scored, n, seed):
     ends = np.arange(first, len(split.tokens), scored)
     if len(ends) < 2:
         raise ValueError(f"the text is too short for {longest:,} tokens of context: choose shorter --lengths")
-    n = min(n, len(ends))
+    if len(ends) < n:
+        print(f"note: the text has room for {len(ends)} blocks with {longest:,} tokens of context, not for {n}")
+        n = len(ends)
     documents = np.searchsorted(split.docs, ends, side="right") - 1
     fits = ends - longest >= split.docs[documents]
     offset = np.random.default_rng(seed).random()
@@ -121,12 +123,10 @@ def score(model, windows, scored, device, dtype, max_position=0):
 
 
 def measure(cfg, run, windows, scored):
-    """What `score` returns for a run whose model is changed as cfg says: losses, and which are right. Both are kept in
-    the run's folder, under a hash of everything that they depend on."""
-    length = windows.size(1) - 1
+    """What `score` returns for a run, changed as cfg says. It is kept in the run's folder, by a hash of its inputs."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
-    model_config = run.config_with(cfg, length, cfg.attention_temperature)
+    model_config = run.config_with(cfg, windows.size(1) - 1, cfg.attention_temperature)
     inputs = {
         "weights": run.hash,
         "config": own_settings(model_config),
@@ -163,11 +163,8 @@ def measure_lengths(cfg, split, targets, run):
 
 
 def numbers_of(row, reference):
-    """What is shown of a row, as plain types. row.losses: {length: the mean loss of each block (seeds, blocks)}.
-
-    loss   the mean over blocks and seeds
-    delta  the loss minus that at the training length
-    minus  the loss minus that of the reference row
+    """What is shown of a row, as plain types. loss: the mean of row.losses[n] (seeds, blocks). delta: the loss minus that
+    at the training length. minus: the loss minus that of the reference row.
 
     Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
     interval by Student's t over whole documents, whose blocks are alike, and over seeds (evaluation/statistics.py)."""
@@ -239,8 +236,9 @@ def log(cfg, name, dataset, results):
     x = "x/log2 of the length"
     charts = {}
     for row, result in results.items():
-        losses = result["lengths"].items()
-        points = [{x: np.log2(n), "length/loss": at["loss"], "length/delta": at["delta"]} for n, at in losses]
+        points = []
+        for n, numbers in result["lengths"].items():
+            points.append({x: np.log2(n), "length/loss": numbers["loss"], "length/delta": numbers["delta"]})
         charts[row] = {"scheme": result["scheme"]}, points
     init = {"project": cfg.wandb_project, "group": Path(dataset.name).name, "name": name, "config": asdict(cfg)}
     tracking.publish(charts, cfg.wandb_mode, {"length": x}, init | {"job_type": "eval_length"})
@@ -254,6 +252,8 @@ def main(argv):
     targets = choose_targets(cfg, dataset, runs, kept)
     n_documents = len(set(targets.documents))
     print(f"{len(targets.ends)} blocks of {targets.scored} tokens, in {n_documents} documents of {dataset.name}")
+    if cfg.rope_scaling and not cfg.rope_factor:
+        print("note: rope is stretched as far as each length needs; servers use one factor for all: --rope_factor=8")
     if n_documents < FEWEST_DOCUMENTS:
         print(f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or more documents")
 
@@ -271,8 +271,7 @@ def main(argv):
     path = save_results(cfg, "length", dataset, results)
     if runs:
         log(cfg, path.stem, dataset, {name: result for name, result in results.items() if name not in kept})
-    picture = path.with_suffix(".png")
-    print(tracking.save_picture("picture", picture, draw_losses, results, kept if runs else ()))
+    print(tracking.save_picture("picture", path.with_suffix(".png"), draw_losses, results, kept if runs else ()))
     return 0
 
 

@@ -13,7 +13,7 @@ import torch
 
 import config
 from data import recall, tasks
-from eval_length import measure, print_table
+from eval_length import choose_blocks, measure, print_table
 from evaluation.rows import RunsConfig, Targets, by_number, open_runs, rows_of, save_results
 from run.script import script
 
@@ -48,12 +48,13 @@ def encode(examples, tokenizer):
 
 def task_questions(cfg, task, lengths, dataset, block_size):
     """Examples of a task: exact-20, alone in the window; exact_behind-20, behind block_size tokens of others; …"""
+    encoded = {n: encode(tasks.fresh_examples(task, n, cfg.examples, cfg.seed), dataset.tokenizer) for n in lengths}
+    longest = block_size + max(ids.shape[1] for ids, _ in encoded.values()) - 1
+    places, _ = choose_blocks(dataset.val, longest, 1, cfg.examples, cfg.seed)
     separators = np.flatnonzero(dataset.val.tokens == dataset.tokenizer.encode("\n"))
-    separators = separators[separators >= block_size]
-    ends = separators[np.linspace(0, len(separators) - 1, cfg.examples).astype(int)]  # of the others
+    ends = separators[np.searchsorted(separators, places - longest + block_size) - 1]  # of the others
     questions = {}
-    for n in lengths:
-        ids, is_answer = encode(tasks.fresh_examples(task, n, cfg.examples, cfg.seed), dataset.tokenizer)
+    for n, (ids, is_answer) in encoded.items():
         for kind, size in {"exact": 1, "exact_behind": block_size}.items():
             others = dataset.val.windows(ends - size + 1, size - 1)  # alone: the separator
             questions[f"{kind}-{n}"] = torch.cat((others, ids), dim=1), is_answer
@@ -134,6 +135,10 @@ def main(argv):
         task = tasks.task_of(dataset)
         lengths = sorted({*TRAINED, *(lengths or FURTHER)})
         questions_of = partial(task_questions, cfg, task, lengths, dataset)
+        for n in lengths:
+            distinct = len({*tasks.fresh_examples(task, n, cfg.examples, cfg.seed)})
+            if distinct < cfg.examples:
+                print(f"note: of the {cfg.examples} examples of {n} symbols, {distinct} are different")
         titles = {f"exact {task}": "exact-", "behind other examples": "exact_behind-"}
     examples = np.arange(cfg.examples)
     targets = Targets(lengths, 1, cfg.seed, examples, examples)

@@ -16,30 +16,45 @@ from evaluation.statistics import interval
 from run.script import script
 
 
-def foreign(windows, train, n_kept):
-    """The windows with pieces of the training text before their last n_kept tokens. No document is in both texts."""
-    n = windows.size(1) - 1 - n_kept
-    starts = np.linspace(0, len(train.tokens) - n, len(windows)).astype(int)
-    return torch.cat((train.windows(starts, n - 1), windows[:, n:]), dim=1)
+def foreign(windows, split, ends, documents, n_kept):
+    """The windows that stop at `ends`, with another context before their last n_kept tokens: the tokens in the same
+    places before another block, the donor. It is the first block, searching from half the text ahead, whose tokens lie
+    outside both the window and its document. ValueError if there is none."""
+    n = windows.size(1) - 1
+    bounds = np.append(split.docs, len(split.tokens))
+    chosen = []
+    for i, document in enumerate(documents):
+        before = min(bounds[document], ends[i] - n)
+        after = bounds[document + 1]
+        donors = np.roll(ends, -(i + len(ends) // 2))
+        donors = donors[(donors - n_kept <= before) | (donors - n >= after)]
+        if not len(donors):
+            raise ValueError(f"no block follows {n - n_kept:,} tokens of other documents: choose shorter --lengths")
+        chosen.append(donors[0])
+    far = split.windows(np.array(chosen) - n, n)[:, : n - n_kept]
+    return torch.cat((far, windows[:, n - n_kept :]), dim=1)
 
 
 def shuffled(windows, n_kept, seed):
     """The windows with a shuffled context before their last n_kept tokens."""
-    far = np.random.default_rng(seed).permuted(windows[:, : -1 - n_kept].numpy(), axis=1)
-    return torch.cat((torch.from_numpy(far), windows[:, -1 - n_kept :]), dim=1)
+    changed = windows.clone()
+    for i, row in enumerate(changed):
+        far = row[: -1 - n_kept].numpy()  # shares the row's memory
+        np.random.default_rng((seed, i)).shuffle(far)
+    return changed
 
 
-def measure_contexts(cfg, dataset, targets, run):
+def measure_contexts(cfg, split, targets, run):
     """{name: the mean loss of each block (blocks,)} of a run: 512 with the true context of 512 tokens, foreign-512 and
     shuffled-512 with another one beyond the training length."""
     trained = run.config.block_size
     arrays = {}
     for n in targets.lengths:
         if trained <= n <= (run.config.max_positions or n):
-            windows = dataset.val.windows(targets.ends - n, n)
+            windows = split.windows(targets.ends - n, n)
             contexts = {str(n): windows}
             if n > trained:
-                contexts[f"foreign-{n}"] = foreign(windows, dataset.train, trained)
+                contexts[f"foreign-{n}"] = foreign(windows, split, targets.ends, targets.documents, trained)
                 contexts[f"shuffled-{n}"] = shuffled(windows, trained, cfg.seed)
             for name, changed in contexts.items():
                 losses, _ = measure(cfg, run, changed, targets.scored)
@@ -68,7 +83,7 @@ def main(argv):
     cfg = config.load(EvalConfig, argv, bare_field="runs")
     runs, kept, dataset = open_runs(cfg)
     targets = choose_targets(cfg, dataset, runs, kept)
-    rows = rows_of(cfg, runs, dataset, targets, partial(measure_contexts, cfg, dataset, targets)) | kept
+    rows = rows_of(cfg, runs, dataset, targets, partial(measure_contexts, cfg, dataset.val, targets)) | kept
 
     results = {name: {"scheme": row.scheme, "seeds": row.seeds} for name, row in rows.items()}
     for kind in ("cut", "foreign", "shuffled"):

@@ -211,7 +211,11 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
         first = group[0]
         measured = []
         for run in group:
-            measured.append(measure_run(run))
+            try:
+                measured.append(measure_run(run))
+            except KeyboardInterrupt:
+                print("stopped: what was measured is kept, and the same command resumes", flush=True)
+                raise
             print(f"measured  {run.path}", flush=True)
         changed = first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)
         settings = without_seed(first.settings)

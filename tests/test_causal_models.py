@@ -7,6 +7,7 @@ from conftest import prepare, write_texts
 
 import eval_length
 from evaluation.huggingface import HuggingFaceRun
+from tools import import_weights
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -58,6 +59,14 @@ def test_its_losses_are_those_of_all_its_logits(folder, tmp_path):
     logits = run.causal(windows[:, :-1]).logits[:, -4:]
     expected = torch.nn.functional.cross_entropy(logits.mT, windows[:, -4:], reduction="none")
     np.testing.assert_allclose(losses, expected.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("folder", ["gpt2"], indirect=True)
+def test_it_equals_ours_with_the_same_weights(folder, text, evaluate, tmp_path):
+    assert import_weights.main([str(folder), f"--out_dir={tmp_path}/ours", f"--tokenizer=data:{text}"]) == 0
+    theirs, ours = evaluate(f"hf:{folder}", tmp_path / "ours", f"--dataset={text}").rows.values()
+    for n in ("4", "16"):
+        assert theirs["lengths"][n]["loss"] == pytest.approx(ours["lengths"][n]["loss"], abs=1e-5)
 
 
 def test_a_name_that_does_not_exist_is_one_line(refused, tmp_path):

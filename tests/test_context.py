@@ -10,16 +10,39 @@ from evaluation.context import foreign, shuffled
 from evaluation.rows import Row
 
 
-def test_a_changed_context_is_foreign_or_shuffled_and_the_rest_is_kept():
-    val = Split(np.arange(600, dtype=np.uint16), np.array([0]), 900)
-    train = Split(np.arange(600, 900, dtype=np.uint16), np.array([0]), 900)
-    windows = val.windows(np.array([50, 90, 250, 450]), 100)
-    changed = foreign(windows, train, 30)
-    assert torch.equal(changed[:, 70:], windows[:, 70:])
-    assert (changed[:, :70] >= 600).all() and (changed[:, :70].diff() == 1).all()
-    changed = shuffled(windows, 30, seed=0)
-    assert torch.equal(changed[:, 70:], windows[:, 70:])
-    assert torch.equal(changed.sort().values, windows) and not torch.equal(changed, windows)
+def text(n, *documents):
+    """n tokens that are their own positions, and a function for the window of `length` predictions that ends at `end`."""
+    split = Split(np.arange(n, dtype=np.uint16), np.array(documents), n)
+    return split, lambda end, length: split.windows(np.array([end - length]), length)
+
+
+@pytest.mark.parametrize("kind", ["foreign", "shuffled"])
+@pytest.mark.parametrize("i", [0, 2])
+def test_a_changed_context_is_foreign_or_shuffled_and_the_rest_is_kept(kind, i):
+    split, window_before = text(600, 0, 200, 400)
+    ends = np.array([150, 190, 350, 550])
+    documents = np.array([0, 0, 1, 2])
+    windows = torch.cat([window_before(end, 100) for end in ends])
+    changed = foreign(windows, split, ends, documents, 30) if kind == "foreign" else shuffled(windows, 30, seed=0)
+    before = windows[i].tolist()
+    after = changed[i].tolist()
+    assert after[70:] == before[70:] and after[:70] != before[:70]
+    if kind == "foreign":
+        assert np.searchsorted(split.docs, after[69], side="right") - 1 != documents[i]
+    else:
+        assert sorted(after) == before
+
+
+def test_foreign_context_avoids_a_neighbour_whose_context_begins_in_the_same_document():
+    """Of blocks whose contexts cross documents, the next one, at 120, would bring tokens 70 … 99: the window's own."""
+    split, window_before = text(400, 0, 100, 110)
+    ends = np.array([80, 300, 120, 60])
+    windows = torch.cat([window_before(end, 50) for end in ends])
+    assert foreign(windows, split, ends, np.array([0, 2, 2, 0]), 20)[0, :30].tolist() == list(range(250, 280))
+    ends = np.array([130, 165])
+    windows = torch.cat([window_before(end, 50) for end in ends])  # 80 … 109 belong to other documents
+    with pytest.raises(ValueError, match="--lengths"):
+        foreign(windows, split, ends, np.array([2, 2]), 20)  # 165 brings 115 … 144
 
 
 @pytest.mark.usefixtures("few_documents")
