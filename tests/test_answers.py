@@ -114,9 +114,10 @@ def answer(tmp_path, capsys):
     return call
 
 
-def test_the_command(trained, answer, refused, tmp_path, monkeypatch):
+def test_the_command(trained, answer, refused, tmp_path, monkeypatch, capsys):
     text = facts_dataset(tmp_path, "copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
+    assert f"evaluate  python -m evaluation.answers {runs[1]}" in capsys.readouterr().out
     learnable = trained("learnable", dataset=text, block_size=64)
     out = answer(*runs, learnable, f"--keep={tmp_path}/kept", "--lengths=40,80")
     shown = [line.split() for line in out.splitlines()]
