@@ -63,10 +63,6 @@ class Published:
         return self.classes()[0](**settings | self.numbers | numbers)
 
 
-def per_type(full, sliding):
-    return {"full_attention": full, "sliding_attention": sliding}
-
-
 def rotation(theta, **more):
     return {"rope_type": "default", "rope_theta": theta, **more}
 
@@ -94,7 +90,7 @@ MODELS = {
         "Olmo3",
         length=8192,
         n_layer=32,
-        stretched=per_type(yarn(5e5, 8.0, 8192), rotation(5e5)),
+        stretched={"full_attention": yarn(5e5, 8.0, 8192), "sliding_attention": rotation(5e5)},
         n_head=1,  # its norm spans all heads
     ),
     "gemma3": Published(
@@ -103,7 +99,10 @@ MODELS = {
         length=32768,
         n_layer=34,
         head_size=256,
-        stretched=per_type(rotation(1e6, factor=8.0) | {"rope_type": "linear"}, rotation(1e4)),
+        stretched={
+            "full_attention": rotation(1e6, factor=8.0) | {"rope_type": "linear"},
+            "sliding_attention": rotation(1e4),
+        },
         numbers={"sliding_window": 1024},
     ),
     "gemma4": Published(
@@ -176,10 +175,6 @@ def published_recipe(name, form):
     )
 
 
-def layer_types(configuration):
-    return getattr(configuration, "layer_types", None) or ["full_attention"] * configuration.num_hidden_layers
-
-
 def their_window(configuration, layer_type):
     if "sliding" in layer_type:
         return configuration.sliding_window
@@ -197,7 +192,8 @@ def test_frequencies_and_windows_at_the_published_size(name, form):
     if form == "stretched":  # as an evaluation stretches it
         overrides = Overrides(layers=published_recipe(name, form).layers)
         kinds = Checkpoint({}, published_recipe(name, "trained"), 0).config_with(overrides, 4 * theirs.length).kinds
-    for kind, layer_type in zip(kinds, layer_types(configuration), strict=True):
+    layer_types = getattr(configuration, "layer_types", None) or ["full_attention"] * len(kinds)
+    for kind, layer_type in zip(kinds, layer_types, strict=True):
         assert kind.n_keys == their_window(configuration, layer_type)
         if kind.pos_scheme != "rope":
             continue
