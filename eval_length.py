@@ -163,8 +163,8 @@ def measure_lengths(cfg, split, targets, run):
 
 
 def numbers_of(row, reference):
-    """What is shown of a row, as plain types. loss: the mean of row.losses[n] (seeds, blocks). delta: the loss minus that
-    at the training length. minus: the loss minus that of the reference row.
+    """What is shown of a row, as plain types. loss: the mean of row.losses[n] (seeds, blocks). delta: the loss minus
+    that at the training length. minus: the loss minus that of the reference row.
 
     Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
     interval by Student's t over whole documents, whose blocks are alike, and over seeds (evaluation/statistics.py)."""

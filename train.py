@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import config
 import data
+from data.tasks import TASKS
 from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
@@ -219,7 +220,8 @@ def train(cfg, run=None, source=None):
     # say where everything is
     stop.restore()
     if world.rank == 0:
-        log.close(step, checkpoint.best_val_loss)
+        source = dataset.meta["source"]["text"].split(",")[0]
+        log.close(step, checkpoint.best_val_loss, "-m evaluation.answers" if source in TASKS else "eval_length.py")
     if world.size > 1:
         dist.barrier()  # the first process has saved
     if step < cfg.max_iters:

@@ -17,6 +17,7 @@ from benchmark.results import (
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
+STACKED = {"columns": 1, "title": "", "width": 6.5}  # panels below each other, so that labels can be read on a page
 LEARNERS = ("none", "learnable", "alibi", "rope", "t5", "fox5", "rope_nope")
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
@@ -106,7 +107,7 @@ def draw_decision():
         "five models of each scheme unless a label says otherwise; thin: single models\n"
         "below: other, smaller models; grey: guessing (a model below it answers with a nearer fact)"
     )
-    figure, (upper, lower) = figure_of(1, "", 6.5, 4.4, notes, rows=2)
+    figure, (upper, lower) = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
     draw_losses(upper, read_rows(".", f"rope,sinusoidal,none,{FINDERS}"))
     upper.set_title("Past the training length, three schemes fail")
 
@@ -127,8 +128,8 @@ def draw_decision():
 
 def draw_alibi():
     """How much of their slopes two heads undo, and the loss, by the context (benchmark.clock)."""
-    notes = "one ALiBi model of 17M parameters; left: under a window of 512 tokens"
-    figure, (left, right) = figure_of(2, "", 7, 5, notes)
+    notes = "one ALiBi model of 17M parameters; above: under a window of 512 tokens"
+    figure, (upper, lower) = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
     with np.load(ROOT / "benchmark/clock/alibi-17M.npz") as arrays:
         shares = arrays["undone"]
     curves = {}
@@ -136,14 +137,14 @@ def draw_alibi():
         for layer in (4, 5, 6, 7):
             by_end = {128 * n: share for n, share in enumerate(shares[:, layer, [head]], 2)}
             curves[f"layer {layer}, head {head}"] = by_end
-    draw_curves(left, curves, {}, [512], models=1, ticks=[256, 512, 768, 1024, 2048])
-    left.set(
+    draw_curves(upper, curves, {}, [512], models=1, ticks=[256, 512, 768, 1024, 2048])
+    upper.set(
         title="Beyond 512 tokens, two heads no longer undo their slopes",
         xlabel="tokens of context",
         ylabel="share of the slope undone",
     )
-    draw_losses(right, {"alibi": read_row("tokens/larger/alibi")}, models=1, unit="token")
-    right.set_title("Where they stop, the loss rises")
+    draw_losses(lower, {"alibi": read_row("tokens/larger/alibi")}, models=1, unit="token")
+    lower.set_title("Where they stop, the loss rises")
     return figure
 
 
@@ -159,10 +160,10 @@ def draw_larger():
 def draw_models():
     """The positions of well-known models, without windows and with them."""
     notes = (
-        "three models with the layers of each recipe (inkling, gemma3, gemma4, olmo3 and glm4 without their QK-norm); "
-        "thin: single models"
+        "three models with the layers of each recipe; thin: single models\n"
+        "inkling, gemma3, gemma4, olmo3 and glm4 without their QK-norm"
     )
-    figure, panels = figure_of(2, "", 7, 5, notes)
+    figure, panels = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
     recipes = {
         "Where all layers see everything, RoPE fails": "rope,smollm3,glm4,key_offset,alibi_offset",
         "With a window of 32 in some layers, the loss rises less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,"
@@ -177,7 +178,7 @@ def draw_models():
 def draw_onset():
     """The same characters with slightly more context than the models were trained on: where does the loss leave?"""
     notes = "three models of each scheme, the same characters at every length; thin: single models"
-    figure, panels = figure_of(2, "", 7, 5, notes)
+    figure, panels = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
     titles = {
         256: "Sinusoidal positions fail at once, RoPE and none later",
         160: "Enlarged: the others stay level or gain",
@@ -193,13 +194,15 @@ def draw_onset():
 
 def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
-    notes = "examples alone in the window; three models unless a label says otherwise, without those that did not learn"
+    notes = (
+        "examples alone in the window; three models unless a label says otherwise,\nwithout those that did not learn"
+    )
     titles = {
         "copy": "RoPE at sampled positions copies 40",
         "reverse": "Two of three models of fox5 reverse 40",
         "sort": "fox5, learned positions and none sort past 20",
     }
-    figure, panels = figure_of(3, "", 5, 4.5, notes)
+    figure, panels = figure_of(**STACKED, height=3.6, notes=notes, rows=3)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512"):
@@ -214,7 +217,7 @@ def draw_tasks():
 def draw_tokens():
     """Which tokens gain and lose past the training length."""
     notes = "parts of Δ, by where a token and the four before it were seen; they add up to Δ; bars: 95% intervals"
-    figure, panels = figure_of(2, "", 6, 4, notes)
+    figure, panels = figure_of(**STACKED, height=3.6, notes=notes, rows=2)
     titles = {
         ("tokens", 2): "Small models at twice the training length",
         ("tokens/larger", 4): "ALiBi on BPE tokens at four times the training length",
@@ -231,7 +234,7 @@ def draw_tokens():
         axes.invert_yaxis()
         axes.axvline(0, color="0.6", linewidth=1, zorder=0)
         axes.set(title=title, xlabel="part of Δ (nats)")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False)
     return figure
 
 

@@ -11,7 +11,7 @@ from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.answers import learned
 from evaluation.rows import TOKENS, Row, by_number
-from evaluation.statistics import FLAT, interval, pair, rise, verdict
+from evaluation.statistics import interval, pair, rise, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -134,13 +134,13 @@ def rise_of(row):
     return rise(losses_of(row), 1, row.documents)
 
 
-def verdicts(row, flat=FLAT):
+def verdicts(row):
     """How many of its models are flat, undecided, and rise, each judged by itself."""
     words = []
     for i in range(len(row.seeds)):
         risen = rise({n: losses[[i]] for n, losses in losses_of(row).items()}, 1, row.documents)
         if risen:
-            words.append(verdict(risen["mean"], risen["width"], flat))
+            words.append(verdict(risen["mean"], risen["width"]))
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 
 

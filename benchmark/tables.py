@@ -69,8 +69,10 @@ def rise_cell(line):
     return signed(risen["mean"], risen["width"])
 
 
+@table
 def shares(name):
-    """What the models that learned recall find far back: the mean, the range, and how many learned it."""
+    """What the models that learned recall find far back: the mean, the range, and how many learned it. Also for a
+    sentence."""
     by_distance, n_models = recall_of(name)
     if not n_models:
         return "—"
@@ -162,20 +164,16 @@ def onset(*lengths):
 
 @table
 def kinds(folder):
-    """The rise of each line from its best length to the longest, and its models at three thresholds."""
+    """The rise of each line from its best length to the longest, its verdict, and its models."""
     for name, line in read_rows(folder).items():
-        if not rise_of(line):
-            continue
-        row = {
+        risen = rise_of(line)
+        yield {
             "": f"`{name}`",
-            "loss at 1/4×": loss_at(line, 0.25),
-            "best at": f"{rise_of(line)['from']:g}×",
-            "rise to the longest": rise_cell(line),
-            "verdict": rise_of(line)["verdict"],
+            "best at": f"{risen['from']:g}×",
+            "rise to the longest": signed(risen["mean"], risen["width"]),
+            "verdict": risen["verdict"],
+            "flat / undecided / rise": slashed(verdicts(line)),
         }
-        for flat in (0.03, 0.05, 0.1):
-            row[f"at {flat}"] = slashed(verdicts(line, flat))
-        yield row
 
 
 @table
@@ -234,13 +232,6 @@ def models_between(name, multiple):
     """The lowest and the highest loss of a row's models at a multiple of the training length, for a sentence."""
     losses = losses_of(read_row(name))[float(multiple)].mean(axis=1)
     return f"{losses.min():.3f} to {losses.max():.3f}"
-
-
-@table
-def far_facts(name):
-    """The share of far facts that the models which learned recall find, for a sentence."""
-    by_distance, _ = recall_of(name)
-    return f"{by_distance[FAR].mean():.0%}"
 
 
 @table

@@ -3,7 +3,7 @@
   …….4u..7L…….0c.4u...7L…
 
 In each document every digit has one letter. The first mention of a digit is a fact, and every later one is a question
-whose answer can be looked up: python eval_length.py RUN --protocol=recall measures how far back a model can do that.
+whose answer can be looked up: python -m evaluation.answers RUN measures how far back a model can do that.
 Some documents are dense, others mostly filler. All digits draw from the same 26 letters, and no two digits share one in
 a document, so the letters in the context do not tell which of them follows this digit. To look it up, a model needs the
 order of tokens, and two attention layers that build on each other (Olsson et al. 2022, arXiv 2209.11895). The text is

@@ -83,9 +83,12 @@ def draw_losses(results, background):
     the rows that have not failed; the labels of the others say how high they end."""
     title = "The loss of the same tokens, by the length of their context"
     figure, (axes,) = figure_of(1, title, 10, 5, "thin lines without markers: single seeds")
-    styles = line_styles((Path(name).stem, result["scheme"]) for name, result in results.items())
+    named_first = sorted(results, key=lambda name: (Path(name).stem not in NAMES, name not in background))
+    styles = line_styles((Path(name).stem, results[name]["scheme"]) for name in named_first)
+    styles = dict(zip(named_first, styles, strict=True))
     in_view = []
-    for style, (name, result) in zip(styles, results.items(), strict=True):
+    for name, result in results.items():
+        style = styles[name]
         curve = {n: numbers["by_seed"] for n, numbers in result["lengths"].items()}
         last = max(curve)
         label = name if result["rise"] else f"{name}: undefined past {last:,}"

@@ -83,8 +83,8 @@ class RunLog:
             except OSError:  # the terminal, or the reader of our output, is gone
                 silence_stdout()
 
-    def close(self, step, best_val_loss):
-        """Says where everything is and what to do next, waits for wandb and draws loss.png."""
+    def close(self, step, best_val_loss, evaluation):
+        """Says where everything is and what to do next (`evaluation`: a script), waits for wandb and draws loss.png."""
         folder = shlex.quote(str(self.folder))
         if step < self.pace.last:
             self.say(f"stopped and saved at step {step}. To resume:", f"  python train.py --resume --out_dir={folder}")
@@ -93,7 +93,7 @@ class RunLog:
                 f"{step - self.pace.first} steps in {format_seconds(self.pace.seconds())}",
                 f"best      {self.folder}/best.pt, validation loss {best_val_loss:.4f}",
                 f"sample    python sample.py {folder}",
-                f"evaluate  python eval_length.py {folder}",
+                f"evaluate  python {evaluation} {folder}",
             )
         charts = finish_wandb(self.wandb)
         if charts:

@@ -113,9 +113,10 @@ def shown(tmp_path, capsys):
     return call
 
 
-def test_the_command(trained, shown, refused, tmp_path, monkeypatch):
+def test_the_command(trained, shown, refused, tmp_path, monkeypatch, capsys):
     text = facts_dataset(tmp_path, "copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
+    assert f"evaluate  python -m evaluation.answers {runs[1]}" in capsys.readouterr().out
     learnable = trained("learnable", dataset=text, block_size=64)
     lines, out = shown(*runs, learnable, f"--keep={tmp_path}", "--lengths=40,80")
     assert lines["exact"] == ["copy", "5", "10", "20", "40", "80"]

@@ -77,6 +77,17 @@ def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same(
         assert len({tuple(style.values()) for style in styles}) == len(styles)
 
 
+def test_a_kept_row_keeps_its_style_beside_a_run_of_its_scheme():
+    row = read_row("rope")
+    result = numbers_of(row, row)
+    names = ["out/mine", "out/rope", "benchmark/rope.npz"]
+    (axes,) = draw_losses(dict.fromkeys(names, result), "title", background=[names[-1]]).axes
+    colors = {line.get_label(): line.get_color() for line in axes.lines}
+    (kept_style,) = line_styles([("rope", "rope")])
+    assert colors[f"{names[-1]}: 3.68 at 2,048"] == kept_style["color"]
+    assert kept_style["color"] not in [colors[f"{name}: 3.68 at 2,048"] for name in names[:2]]
+
+
 def test_the_training_length_has_a_tick_and_its_neighbours_none():
     _, (axes,) = figure_of(1, "")
     length_axis(axes, [32, 64, 127, 128, 129, 256], [128])

@@ -121,13 +121,6 @@ def test_a_reader_that_ends_or_lacks_a_letter_does_not_end_training(reader, tiny
     assert_same_run(whole, tmp_path / "r")
 
 
-def test_a_picture_that_cannot_be_drawn_is_one_line_and_no_curve_is_promised(run_tiny, tmp_path, capsys):
-    (tmp_path / "r" / "loss.png").mkdir(parents=True)
-    run_tiny("r")
-    out = capsys.readouterr().out
-    assert f"cannot draw {tmp_path}/r/loss.png" in out and "curve  " not in out
-
-
 def test_weights_that_are_not_finite_are_never_saved(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "r")
     name = "transformer.h.0.ln_1.weight"
