@@ -81,7 +81,7 @@ def test_a_kept_row_keeps_its_style_beside_a_run_of_its_scheme():
     row = read_row("rope")
     result = numbers_of(row, row)
     names = ["out/mine", "out/rope", "benchmark/rope.npz"]
-    (axes,) = draw_losses(dict.fromkeys(names, result), "title", background=[names[-1]]).axes
+    (axes,) = draw_losses(dict.fromkeys(names, result), background=[names[-1]]).axes
     colors = {line.get_label(): line.get_color() for line in axes.lines}
     (kept_style,) = line_styles([("rope", "rope")])
     assert colors[f"{names[-1]}: 3.68 at 2,048"] == kept_style["color"]
