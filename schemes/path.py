@@ -1,7 +1,6 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
@@ -38,7 +37,7 @@ class PaTH(PositionScheme, name="path"):
     def init_weights(self, generator):
         super().init_weights(generator)
         draw_as_linear(self.conv, self.width, generator)
-        nn.init.zeros_(self.b)
+        self.b.data.zero_()
 
     def rotate(self, q, k, x, prepared, layer, past):
         B, _, C = x.shape
@@ -66,12 +65,13 @@ class PaTH(PositionScheme, name="path"):
             for start in reversed(range(0, len(k_pos), self.step)):
                 # a_t = β_t·(turned·w_t − Σ_{s>t} a_s·w_s·w_t), and key j scores turned·k_j − Σ_{s>j} a_s·w_s·k_j
                 t = slice(start, start + self.step)
+                k_t = k[:, :, t]
                 right = turned @ w[:, :, t].mT * beta[..., t]
                 right = right.where(seen[:, t], 0.0)
                 left = (w[:, :, t] @ w[:, :, t].mT * beta[..., t]).tril(-1)  # and 1 on the diagonal
                 a = torch.linalg.solve_triangular(left, right, upper=False, left=False, unitriangular=True)
-                step_scores = turned @ k[:, :, t].mT
-                step_scores = step_scores - a @ (w[:, :, t] @ k[:, :, t].mT).tril(-1)
+                step_scores = turned @ k_t.mT
+                step_scores = step_scores - a @ (w[:, :, t] @ k_t.mT).tril(-1)
                 scores.append(step_scores)
                 turned = turned - a @ w[:, :, t]
             scores = torch.cat(scores[::-1], dim=-1)
