@@ -45,7 +45,6 @@ class EvalConfig(RunsConfig):
     def __post_init__(self):
         super().__post_init__()
         config.at_least(2, self, "blocks")
-        tracking.check_project(self.wandb_project)
 
 
 # ----------------------------------------------------------------------------------------------------------
