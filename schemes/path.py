@@ -65,13 +65,11 @@ class PaTH(PositionScheme, name="path"):
             for start in reversed(range(0, len(k_pos), self.step)):
                 # a_t = β_t·(turned·w_t − Σ_{s>t} a_s·w_s·w_t), and key j scores turned·k_j − Σ_{s>j} a_s·w_s·k_j
                 t = slice(start, start + self.step)
-                k_t = k[:, :, t]
                 right = turned @ w[:, :, t].mT * beta[..., t]
                 right = right.where(seen[:, t], 0.0)
                 left = (w[:, :, t] @ w[:, :, t].mT * beta[..., t]).tril(-1)  # and 1 on the diagonal
                 a = torch.linalg.solve_triangular(left, right, upper=False, left=False, unitriangular=True)
-                step_scores = turned @ k_t.mT
-                step_scores = step_scores - a @ (w[:, :, t] @ k_t.mT).tril(-1)
+                step_scores = turned @ k[:, :, t].mT - a @ (w[:, :, t] @ k[:, :, t].mT).tril(-1)
                 scores.append(step_scores)
                 turned = turned - a @ w[:, :, t]
             scores = torch.cat(scores[::-1], dim=-1)

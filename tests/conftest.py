@@ -121,7 +121,9 @@ def refused(monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             script(main)
         out, err = capsys.readouterr()
-        assert ended.value.code == 2 and err.startswith("error: ") and err.count("\n") == 1, err
+        assert ended.value.code == 2
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
         return err
 
     return call

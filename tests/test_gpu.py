@@ -17,21 +17,19 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
-@pytest.mark.parametrize("window", [0, 8])
 @pytest.mark.parametrize("scheme", ALL)
-def test_no_tensor_is_made_on_another_device(scheme, window):
+def test_no_tensor_is_made_on_another_device(scheme):
     """Under FakeTensorMode tensors have shapes and devices, but no values. Gradients need a GPU even there."""
-    model = GPT(GPTConfig(**SIZES, pos_scheme=scheme, window=window), seed=None)
+    model = GPT(GPTConfig(**SIZES, pos_scheme=scheme), seed=None)
     weights = model.state_dict()
     with FakeTensorMode(), torch.no_grad():
         fakes = {name: torch.empty(w.shape, device="cuda") for name, w in weights.items()}
         model.load_state_dict(fakes, assign=True)
         idx = torch.zeros(2, 40, dtype=torch.int64, device="cuda")
         cache = KVCache()
-        assert model(idx, idx)[1].device.type == "cuda"
         for chunk in idx.split((20, 1, 19), dim=1):
-            assert model(chunk, cache=cache)[0].device.type == "cuda"
-        assert len([*model.generate(idx[:, :5], 3)]) == 3
+            logits, _ = model(chunk, cache=cache)
+            assert logits.device.type == "cuda"
 
 
 @pytest.mark.gpu

@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import wandb
 from conftest import assert_same_run, metrics, wandb_records
@@ -29,7 +27,8 @@ def test_without_a_login_wandb_is_offline_and_gets_the_rows_of_each_call(run_tin
     assert "wandb sync wandb/offline-run-" in capsys.readouterr().out
     train.main(["--resume", f"--out_dir={folder}", "--max_iters=6", "--log_interval=1"])
     first, second = [[row["item"] for row in rows] for rows in records_in(offline, "history")]
-    assert [row["step"] for row in first] == [0, 3] and first[1].keys() > {"train/loss", "val/loss"}
+    assert [row["step"] for row in first] == [0, 3]
+    assert first[1].keys() > {"train/loss", "val/loss"}
     assert [row["step"] for row in second] == [4, 5, 6]
 
 
@@ -47,21 +46,15 @@ def test_a_wandb_fault_is_one_line_and_the_run_ends_as_without_it(fails, run_tin
     def fault(*args, **settings):
         raise OSError("disk full")
 
-    def nothing(*args, **settings):
-        return None
-
-    run = SimpleNamespace(define_metric=nothing, disabled=False, log=nothing, finish=nothing)
-    module = SimpleNamespace(init=lambda **settings: run)
-    setattr(module if fails == "init" else run, fails, fault)
-    monkeypatch.setattr(wandb, "init", module.init)
+    module = wandb if fails == "init" else wandb.Run
+    monkeypatch.setattr(module, fails, fault)
     folder = run_tiny("r")
     out, err = capsys.readouterr()
-    assert "disk full" in err and err.count("\n") == 1
+    assert err.count("disk full") == err.count("\n") == 1
     assert "best.pt" in out and "charts" not in out
     without = run_tiny("without", "--wandb_mode=disabled")
     assert_same_run(folder, without)
     assert metrics(folder, "train/loss") == metrics(without, "train/loss")
-    assert {path.name for path in folder.iterdir()} == {path.name for path in without.iterdir()}
 
 
 def test_a_user_who_has_disabled_wandb_gets_none(run_tiny, offline, monkeypatch):

@@ -66,13 +66,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
         assert metrics(whole, key) == metrics(parts, key)
 
 
-def test_positions_may_be_sampled_in_every_second_step_only(run_tiny, monkeypatch):
-    limits = []
-    monkeypatch.setattr(data, "sampled_positions", lambda n, below, seed: limits.append(below))
-    run_tiny("half", "--pos_scheme=rope", "--max_position=300", "--sampled_every=2", "--max_iters=4")
-    assert limits == [300, 0, 300, 0]
-
-
 def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
     adamw = "--optimizer=adamw"  # Muon computes in bfloat16, which magnifies rounding
     one = run_tiny("one", adamw)
@@ -241,53 +234,39 @@ def initialised(folder, source, *flags):
     return load(folder)
 
 
-@pytest.mark.parametrize("scheme", scheme_names())
-def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, scheme, capsys):
-    run = initialised(tmp_path / "r", trained(scheme), "--block_size=32")
-    c = run.config
-    new = run.weights
+@pytest.mark.parametrize(
+    "scheme, flag, note",
+    [
+        *((scheme, "--block_size=32", "") for scheme in scheme_names()),
+        ("learnable", "--block_size=32", "pos.wpe.weight keeps its first 16 rows"),
+        ("learnable", "--pos_scheme=t5", "pos.table starts untrained"),
+        ("t5", "--pos_scheme=none", "pos.table is not loaded"),
+        ("rope", "--sink", "transformer.h.0.attn.sink starts untrained"),
+    ],
+)
+def test_init_from_keeps_the_weights_and_says_which_it_does_not(scheme, flag, note, trained, tmp_path, capsys):
+    new = initialised(tmp_path / "r", trained(scheme), flag)
+    assert new.settings["optimizer"] == "adamw"  # no Muon for trained weights
+    assert note in capsys.readouterr().out
     old = load(trained(scheme)).weights
-    assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
-    assert c.rope_block_size == 0  # without scaling, RoPE is trained at its own block_size
-    resized = ("pos.wpe.weight", "pos.table", "pos.p")
-    assert all(torch.equal(new[name], old[name]) for name in old if name not in resized)
-    assert ("pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out) == (scheme == "learnable")
+    for name in old.keys() & new.weights.keys() - {"pos.wpe.weight", "pos.table", "pos.p"}:  # resized or filled
+        assert torch.equal(new.weights[name], old[name])
 
 
-@pytest.mark.parametrize("layers, prefix", [("", "pos"), ("window=4 | pos_options={}", "pos_kinds.0")])
-def test_what_a_shorter_training_did_not_reach_starts_from_what_it_did(layers, prefix, trained, tmp_path):
+@pytest.mark.parametrize("layers, prefix", [("", "pos"), ("window=4 | pos_options=size=8", "pos_kinds.0")])
+def test_buckets_that_a_shorter_training_did_not_reach_start_as_copies_of_the_last(layers, prefix, trained, tmp_path):
     """In the model's own scheme and in that of a kind of layers."""
-    run = trained("t5", n_layer=2, layers=layers.format("size=8"))
+    run = trained("t5", n_layer=2, layers=layers)
     old = load(run).weights[f"{prefix}.table"]
-    new = initialised(tmp_path / "t5", run, "--block_size=32").weights[f"{prefix}.table"]
-    assert torch.equal(new, old[[*range(16), *[15] * 16]])  # copies of the last bucket that was reached
-
-    run = trained("inkling", n_layer=2, layers=layers.format("extent=1/4"))
-    old = load(run).weights[f"{prefix}.p"]
-    extent = f"extent={2 * len(old)}"
-    flag = f"--layers={layers.format(extent)}" if layers else f"--pos_options={extent}"
-    new = initialised(tmp_path / "inkling", run, "--block_size=32", flag).weights[f"{prefix}.p"]
-    assert torch.equal(new[: len(old)], old)
-    assert not new[len(old) :].any()  # beyond the old extent, the bias was 0
+    new = initialised(tmp_path / "r", run, "--block_size=32").weights[f"{prefix}.table"]
+    assert torch.equal(new[:16], old[:16])
+    assert torch.equal(new[16:], old[15].expand(16, -1))
 
 
-def test_sinks_can_be_added_and_removed(trained, tmp_path, capsys):
-    added = initialised(tmp_path / "added", trained("rope"), "--sink")
-    assert not added.weights["transformer.h.0.attn.sink"].any()
-    removed = initialised(tmp_path / "removed", tmp_path / "added", "--sink=False")
-    torch.testing.assert_close(removed.weights, load(trained("rope")).weights, rtol=0, atol=0)
-    out = capsys.readouterr().out
-    assert "sink starts untrained" in out and "sink is not loaded" in out
-
-
-def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
-    drope = initialised(tmp_path / "drope", trained("rope"), "--pos_scheme=none")
-    torch.testing.assert_close(drope.weights, load(trained("rope")).weights, rtol=0, atol=0)
-    run = initialised(tmp_path / "t5", trained("learnable"), "--pos_scheme=t5")
-    out = capsys.readouterr().out
-    assert "pos.table starts untrained" in out and "pos.wpe.weight is not loaded" in out
-    assert run.settings["optimizer"] == "adamw"  # no Muon for trained weights
-    t5 = trained("t5", pos_options="size=8")
-    for scheme, options in (("t5", "size=8"), ("none", "")):
-        run = initialised(tmp_path / f"again-{scheme}", t5, f"--pos_scheme={scheme}")
-        assert run.config.pos_options == options
+def test_a_bias_by_distance_is_0_beyond_the_extent_that_it_was_trained_to(trained, tmp_path):
+    run = trained("inkling", pos_options="extent=1/4")
+    old = load(run).weights["pos.p"]
+    n = len(old)
+    new = initialised(tmp_path / "r", run, f"--pos_options=extent={2 * n}").weights["pos.p"]
+    assert torch.equal(new[:n], old)
+    assert not new[n:].any()
