@@ -40,8 +40,7 @@ class RunLog:
     }
 
     def __init__(self, cfg, rank, segment, step):
-        """The log of a run from this step on. A new run (segment 0) clears away what an earlier one left in its folder;
-        a resumed one drops the later rows of metrics.jsonl and writes them again."""
+        """The log of a run from this step on."""
         self.reports = rank == 0
         self.folder = Path(cfg.out_dir)
         self.last = cfg.max_iters
@@ -52,6 +51,8 @@ class RunLog:
         self.restart(step)
 
     def open(self, cfg, segment):
+        """A new run (segment 0) clears away what an earlier one left in its folder; a resumed one drops the later rows
+        of metrics.jsonl and writes them again."""
         if cfg.overwrite:
             for name in ("latest.pt", "best.pt", "loss.png"):
                 (self.folder / name).unlink(missing_ok=True)

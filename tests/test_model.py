@@ -102,8 +102,8 @@ def reference_turn(x, p, D=None):
 
 def reference_kerple(r, n, h):
     """Chi 2022, the logarithmic variant: the bias at distance n in head h."""
-    r1 = F.softplus(r[0, h])
-    r2 = F.softplus(r[1, h])
+    r1 = F.softplus(r[0, h, 0, 0])
+    r2 = F.softplus(r[1, h, 0, 0])
     return -r1 * math.log(1 + r2 * n)
 
 
