@@ -67,7 +67,6 @@ def test_a_value_has_the_type_of_its_field(line, settings, tmp_path, monkeypatch
         "--share=1": "share=1.0 must be at least 0 and below 1",
         "--kind=c": "kind='c' is not one of: a, b",
         "-n=3": "'-n=3' is neither .*--key=value",
-        "stray": "'stray'",
         "config/rpe.py": "config/rpe.py",
         "nn = 3": "c.py: unknown key --nn",
         "n = 'a'": "c.py: n='a' must be of type int",
