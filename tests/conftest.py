@@ -256,7 +256,8 @@ def write_sample(folder, **settings):
     import sample
 
     out = io.StringIO()
-    texts = sample.sample(sample.SampleConfig(out_dir=str(folder), device="cpu", **settings), out)
+    cfg = sample.SampleConfig(out_dir=str(folder), device="cpu", **settings)
+    texts = sample.sample(cfg, out)
     return texts, out.getvalue()
 
 

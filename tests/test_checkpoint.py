@@ -23,7 +23,8 @@ SHARES = "window=1/2 | temperature=.1"
 
 def checkpoint_of(config=None, **settings):
     sizes = dict(block_size=32, vocab_size=9, n_layer=2, n_head=2, n_embd=16, pos_scheme="rope")
-    return Checkpoint({}, config or GPTConfig(**sizes | settings), step=0, settings={"dataset": "x"})
+    config = config or GPTConfig(**sizes | settings)
+    return Checkpoint({}, config, step=0, settings={"dataset": "x"})
 
 
 def trained_further(source, **values):

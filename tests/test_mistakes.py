@@ -42,7 +42,7 @@ MISTAKES = {
         "--layers=window=1.5": "window=1.5",
         "--layers=sink=2": "sink='2'",
         "--pos_scheme=rope --layers=rope_theta=5|pos_scheme=none|window=8": "n_layer=2",
-        "--pos_scheme=rope --layers=pos_scheme=none|pos_scheme=t5|rope_theta=0": "rope_theta=0",
+        "--pos_scheme=rope --rope_theta=0": "rope_theta=0",
         "--pos_scheme=alibi --sink": "alibi",
         "--vocab_size=5": "vocab_size=5",
         "--init_from={rope} --n_embd=24": "n_embd=16",
@@ -54,7 +54,6 @@ MISTAKES = {
         "--out_dir={rope}/best.pt": "{rope}/best.pt",
         "--resume --overwrite --out_dir={rope}": "--overwrite",
         # other settings
-        "--wandb_log": "did you mean --wandb_mode?",
         "--init_from=resume": "--resume",
         "--optimizer=sgd": "optimizer='sgd'",
         "--pos_scheme=rope --rope_scaling=yarn --rope_size=-2": "rope_size=-2.0",

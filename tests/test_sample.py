@@ -36,7 +36,8 @@ def test_past_max_positions_text_continues_as_in_nanogpt(runs):
     slow = idx
     for _ in range(30):  # computes everything again, cropped to block_size
         logits, _ = model(slow[:, -16:])
-        slow = torch.cat((slow, logits[:, -1].argmax(-1, keepdim=True)), dim=1)
+        likeliest = logits[:, -1].argmax(-1, keepdim=True)
+        slow = torch.cat((slow, likeliest), dim=1)
     new = torch.stack([*model.generate(idx, 30, temperature=0)], dim=1)
     assert torch.equal(new, slow[:, 3:])
 

@@ -202,7 +202,7 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme, optim
     assert sum(len(group["params"]) for group in groups[2:]) == n_muon
 
 
-@pytest.mark.parametrize("size", [0, 1e-6, 1.0, 1e3])
+@pytest.mark.parametrize("size", [0, 1.0, 1e3])
 def test_muon_gives_torchs_bits(size):
     cfg = TrainConfig(n_layer=2, n_head=2, n_embd=24)
     ours = GPT(cfg.model_config(32))
