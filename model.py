@@ -25,7 +25,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from config import at_least, check_values, read_layers, read_options
+from config import Count, Share, at_least, check_values, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
 MAX_LOGITS = 2**26  # above this many logits, the loss is computed without keeping them
@@ -170,12 +170,6 @@ class GPT(nn.Module):
         self.make_schemes(config, (self.pos, *self.schemes))
         return self.to(self.lm_head.weight.device)
 
-    def flops_per_token(self):
-        """6 per weight that multiplies, plus 12·L·C·T for attention (Chowdhery et al. 2022, arXiv 2204.02311)."""
-        c = self.config
-        matrices = 6 * sum(p.numel() for p in self.transformer.parameters())
-        return matrices + 12 * c.n_layer * c.n_embd * c.block_size
-
     def enter(self, idx, start=0, positions=None):
         """Embeds the tokens idx (B, T). They stand at `start`, start + 1, … or at `positions` (T,), which must ascend.
         Returns x (B, T, C) and a list with the LayerContext of each block. ValueError as from `check_positions`."""
@@ -216,8 +210,7 @@ class GPT(nn.Module):
         """With targets (B, T): logits (B, T, V), or None if they are more than MAX_LOGITS, and the mean loss in nats
         per token. Without targets: the logits of the last position (B, 1, V), and None."""
         if targets is None:
-            hidden = self.hidden(idx, cache, 1, positions)
-            return self.lm_head(hidden), None
+            return self.lm_head(self.hidden(idx, cache, 1, positions)), None
         hidden = self.hidden(idx, cache, positions=positions)
         targets = targets.flatten()
         if len(targets) * self.config.vocab_size > MAX_LOGITS:
@@ -227,7 +220,7 @@ class GPT(nn.Module):
         return logits, loss
 
     @torch.no_grad()
-    def stream(self, idx, max_new_tokens, n_vocab=None, **drawing):
+    def generate(self, idx, max_new_tokens, n_vocab=None, **drawing):
         """Yields the next tokens (B,) of idx (B, T), max_new_tokens times. Only ids below n_vocab are drawn; the others
         pad the vocabulary. Past max_positions, a token sees the last max_positions tokens, as in nanoGPT."""
         limit = self.config.max_positions or math.inf
@@ -241,11 +234,6 @@ class GPT(nn.Module):
             new = draw(logits[:, -1, :n_vocab].float(), **drawing)
             yield new[:, 0]
             idx = torch.cat((idx, new), dim=1)
-
-    def generate(self, idx, max_new_tokens, **more):
-        """Every row of idx (B, T), followed by what `stream` yields: (B, T + max_new_tokens)."""
-        tokens = [new[:, None] for new in self.stream(idx, max_new_tokens, **more)]
-        return torch.cat([idx, *tokens], dim=1)
 
 
 class Linear(nn.Linear):
@@ -707,12 +695,12 @@ class LayerConfig:
 @dataclass(frozen=True)
 class GPTConfig(LayerConfig):
     # the model
-    block_size: int = 1024  # tokens of context in training
-    vocab_size: int = 50304  # token ids
-    n_layer: int = 12  # blocks of attention and MLP
-    n_head: int = 12  # attention heads in a layer
-    n_embd: int = 768  # channels
-    dropout: float = 0.0  # share of activations that training sets to zero
+    block_size: Count = 1024  # tokens of context in training
+    vocab_size: Count = 50304  # token ids
+    n_layer: Count = 12  # blocks of attention and MLP
+    n_head: Count = 12  # attention heads in a layer
+    n_embd: Count = 768  # channels
+    dropout: Share = 0.0  # share of activations that training sets to zero
     bias: bool = True  # biases in Linear and LayerNorm, as in GPT-2
     gelu_tanh: bool = False  # the tanh approximation of GELU, as in OpenAI's GPT-2; nanoGPT uses the exact GELU
     qk_norm: bool = False  # normalise each head's queries and keys to length sqrt(D), as in DroPE's paper
@@ -796,20 +784,15 @@ def layer_kinds(config):
 def check_config(c):
     """ValueError for settings that are invalid or do not fit together."""
     check_values(c)
-    at_least(1, c, "block_size", "vocab_size", "n_layer", "n_head", "n_embd")
-    at_least(0, c, "window", "temperature", "pos_init", "sinusoidal_size", "first_block_size")
-    if not 0 <= c.dropout < 1:
-        raise ValueError(f"dropout={c.dropout} must lie in [0, 1)")
     if c.n_embd % c.n_head:
         raise ValueError(f"n_embd={c.n_embd} must be a multiple of n_head={c.n_head}")
 
     # the scheme and its own settings
     scheme = c.scheme_class
     reserved = {name for cls in SCHEMES.values() for name in cls.reads} - {*scheme.reads}
-    unread = [name for name in sorted(reserved) if getattr(c, name) != getattr(GPTConfig, name)]
-    if unread:
-        settings = ", ".join(scheme.reads) or "none"
-        raise ValueError(f"{', '.join(unread)} does nothing with pos_scheme={c.pos_scheme}; its settings: {settings}")
+    for name in sorted(reserved):
+        if getattr(c, name) != getattr(GPTConfig, name):
+            raise ValueError(f"{name} does nothing with pos_scheme={c.pos_scheme}")
     scheme.check(c)
     if c.sink and scheme.shifted:
         raise ValueError(f"{c.pos_scheme} cannot have a sink: it computes the scores of a query up to a constant")

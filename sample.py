@@ -72,7 +72,7 @@ def sample(cfg, out):
 
     # draw tokens, and write the first row as it grows
     idx = torch.tensor([ids] * cfg.num_samples, device=device)
-    tokens = model.stream(
+    tokens = model.generate(
         idx,
         cfg.max_new_tokens,
         tokenizer.n_vocab,

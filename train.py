@@ -25,10 +25,10 @@ from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
-from run.optimizer import Optimizer, clip
+from run.optimizer import Optimizer
 from run.script import Stop, script
 from run.start import all_settings, find_run, start
-from run.tracking import Pace, RunLog, WandbMode, check_project
+from run.tracking import RunLog, WandbMode
 
 __doc__ += f"\nValues of pos_scheme: {', '.join(scheme_names())}"
 
@@ -85,7 +85,6 @@ class TrainConfig(GPTConfig):
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
             model_config.check_positions(self.max_position, with_gaps=True)
-        check_project(self.wandb_project)
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
 
@@ -119,10 +118,9 @@ def evaluate(model, split, starts, rows, world):
 def train(cfg, run=None, source=None):
     """Trains a new model or, given Checkpoints, resumes `run` or starts with the weights of `source`. Returns the best
     validation loss in nats per token. ValueError for settings that do not fit, before anything is written."""
-    # the processes, their speed, and the rows of this one in each micro-step
+    # the processes, and the rows of this one in each micro-step
     world = World(cfg.device, cfg.dtype)
     rows, micro_steps = world.share_rows(cfg.batch_size, cfg.gradient_accumulation_steps)
-    peak = world.peak()
 
     # the text, its batches and the validation windows
     dataset = data.load(cfg.dataset)
@@ -132,7 +130,6 @@ def train(cfg, run=None, source=None):
     # the model: with new weights, with those of another run, or where an earlier call stopped
     model_config = cfg.model_config(dataset.tokenizer.n_vocab)
     model = GPT(model_config, seed=cfg.seed).to(world.device)
-    flops_per_token = model.flops_per_token()
     optimizer = Optimizer(model, cfg)
     checkpoint, messages = start(cfg, model, optimizer, dataset, run, source)
     step = checkpoint.step
@@ -148,13 +145,12 @@ def train(cfg, run=None, source=None):
         step_model = DistributedDataParallel(step_model, find_unused_parameters=bool(cfg.layers))
 
     # open the log
-    pace = Pace(step, cfg.max_iters, rows * cfg.block_size, flops_per_token, peak)
-    log = RunLog(cfg, world.rank, checkpoint.segment, pace)
+    log = RunLog(cfg, world.rank, checkpoint.segment, step)
     log.say(
         f"{cfg.out_dir}: {cfg.pos_scheme}, {sum(p.numel() for p in model.parameters()):,} parameters, {cfg.optimizer}",
         f"{cfg.dataset}: {len(dataset.train.tokens):,} training tokens, vocabulary of {dataset.tokenizer.n_vocab:,}",
         f"steps of {rows} × {cfg.block_size} tokens",
-        f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}, {peak / 1e12:.3g} TFLOP/s matrix product",
+        f"{world.size} × {world.device.type}, {str(world.dtype)[6:]}",
         *messages,
     )
 
@@ -164,7 +160,7 @@ def train(cfg, run=None, source=None):
     validate = partial(evaluate, model, dataset.val, val_starts, len(micro_steps[0]), world)
     if step == 0:
         val_loss = validate()
-        log(0, {"val/loss": val_loss}, f"step 0/{cfg.max_iters} | val {val_loss:.4f}")
+        log(0, {"val/loss": val_loss})
 
     loss_sum = torch.zeros((), device=world.device)
     while step < cfg.max_iters and not stopping:
@@ -185,7 +181,7 @@ def train(cfg, run=None, source=None):
 
         # clip the gradient and update the weights
         share = optimizer.set_rates(step)
-        grad_norm = clip(model, cfg.grad_clip or math.inf)
+        grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
         optimizer.step()
         model.zero_grad()
         step += 1
@@ -194,22 +190,22 @@ def train(cfg, run=None, source=None):
         evaluating = step % cfg.eval_interval == 0 or step == cfg.max_iters
         logging = evaluating or step % cfg.log_interval == 0
         if world.size == 1 or logging:
-            stopping = world.sum(stop.signum > 0) > 0
+            stopping = world.sum(stop.asked) > 0
 
         # log losses and speed; to log another metric, add it to this row
         if logging:
             row = {
-                "train/loss": world.sum(loss_sum.item()) / (step - pace.step) / world.size,
+                "train/loss": world.sum(loss_sum.item()) / (step - log.step) / world.size,
                 "train/lr": cfg.learning_rate * share,
                 "train/grad_norm": grad_norm.item(),
-                **pace.row(step),
+                "train/tokens_per_s": rows * cfg.block_size * log.steps_per_s(step),
             }
             if evaluating:
                 row["val/loss"] = validate()
             if not math.isfinite(row["train/loss"] + row.get("val/loss", 0.0)):
                 kept = "the last checkpoint is kept" if any(log.folder.glob("*.pt")) else "nothing was saved"
                 raise ValueError(f"the loss is not finite at step {step}: lower --learning_rate; {kept}")
-            log(step, row, pace.line(step, row))
+            log(step, row)
             loss_sum.zero_()
 
         # save after each evaluation and before stopping
@@ -225,7 +221,7 @@ def train(cfg, run=None, source=None):
     if world.size > 1:
         dist.barrier()  # the first process has saved
     if step < cfg.max_iters:
-        raise KeyboardInterrupt(stop.signum)
+        raise KeyboardInterrupt
     return checkpoint.best_val_loss
 
 
@@ -258,7 +254,7 @@ def main(argv):
     writes = os.environ.get("RANK", "0") == "0" and not values.get("eval_only")
     with files.locked(Path(values["out_dir"])) if writes else contextlib.nullcontext():
         run = find_run(values)
-        cfg = TrainConfig(**all_settings(TrainConfig, values, run, source))
+        cfg = TrainConfig(**all_settings(values, run, source))
         try:
             if cfg.eval_only:
                 eval_only(cfg, run, values)

@@ -25,8 +25,7 @@ Count = typing.Annotated[int, 1, 2**20]
 Seed = typing.Annotated[int, 0, 2**63]
 Share = typing.Annotated[float, 0, 1]
 RANGES = {int: (0, 2**24), float: (0, 10**12)}  # of all other numbers
-ANSWERS = {  # what users of nanoGPT and of other programs type -> what there is instead
-    "lr": "did you mean --learning_rate?",
+ANSWERS = {  # what users of nanoGPT type -> what there is instead
     "steps": "did you mean --max_iters?",
     "lr_decay_iters": "the rates fall until --max_iters",
     "decay_lr": "for a constant rate, set --min_lr to --learning_rate",
@@ -38,28 +37,30 @@ ANSWERS = {  # what users of nanoGPT and of other programs type -> what there is
 }
 
 
-def parse(cls, argv, bare_field=None):
+def parse(cls, argv, bare_field=""):
     """(values, files) of a command line: the fields of cls that it sets, and the config files that it names. Arguments
-    that are neither flags nor .py files go into bare_field, if there is one: all of them if it is a tuple, otherwise
-    one. --help prints the fields and exits. ValueError for anything that does not fit."""
-    takes_many = bare_field and tuple in types_of(cls, bare_field)
+    that are neither flags nor .py files go into the fields that bare_field names, one after another, and all further
+    ones into a field that is a tuple. --help prints the fields and exits. ValueError for anything that does not fit."""
+    bare_fields = bare_field.split()
     values = {}
     flags = {}
     files = []
     for arg in argv:
         if arg in ("-h", "--help"):
             print(help_text(cls))
-            sys.exit(0)
+            sys.exit()
         if arg.startswith("--"):
             key, value = parse_flag(cls, arg)
             flags[key] = value
         elif arg.endswith(".py"):
             files.append(arg)
             values |= read_file(cls, arg)
-        elif bare_field and (takes_many or bare_field not in flags):
-            flags[bare_field] = (*flags.get(bare_field, ()), arg) if takes_many else arg
-        else:
+        elif not bare_fields:
             raise ValueError(f"{arg!r} is neither a config file (config/NAME.py) nor a flag (--key=value)")
+        elif tuple in types_of(cls, bare_fields[0]):
+            flags[bare_fields[0]] = (*flags.get(bare_fields[0], ()), arg)
+        else:
+            flags[bare_fields.pop(0)] = arg
     return values | flags, files
 
 
@@ -72,7 +73,7 @@ def parse_flag(cls, arg):
     return key, convert(key, text if equals else True, types)
 
 
-def load(cls, argv, bare_field=None):
+def load(cls, argv, bare_field=""):
     """The dataclass that the command line describes."""
     return cls(**parse(cls, argv, bare_field)[0])
 
@@ -81,19 +82,16 @@ def read_file(cls, path):
     """The assignments of one config file, executed in its own namespace. Ours are found from any folder."""
     file = Path(path) if Path(path).is_file() else ROOT / path
     if not file.is_file():
-        files = ", ".join(sorted(f"config/{file.name}" for file in ROOT.glob("config/[!_]*.py")))
-        raise ValueError(f"there is no config file {path}; there are: {files}")
+        raise ValueError(f"there is no config file {path}: ours are in config/")
     try:
         names = runpy.run_path(str(file))
     except Exception as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    settings = {name: value for name, value in names.items() if name[0] != "_" and not is_import(value)}
+    settings = {}
+    for name, value in names.items():
+        if not (name.startswith("_") or inspect.ismodule(value) or callable(value)):  # what it imports
+            settings[name] = value
     return checked(cls, settings, path)
-
-
-def is_import(value):
-    """Is it a module, a function or a class?"""
-    return inspect.ismodule(value) or callable(value)
 
 
 def checked(cls, values, where):
@@ -194,9 +192,9 @@ def help_text(cls):
     comments beside the fields and above them, up to a colon, from the source of cls and its bases."""
     titles = {}
     comments = {}
-    field = r"^(?:    # ([^:\n]*).*\n)?    (\w+):[^#\n]*#? *(.*)"
+    field = r"(?m)^(?:    # ([^:\n]*).*\n)?    (\w+):[^#\n]*#? *(.*)"
     for base in reversed(cls.__mro__[:-1]):
-        for title, name, comment in re.findall(field, inspect.getsource(base), re.MULTILINE):
+        for title, name, comment in re.findall(field, inspect.getsource(base)):
             titles[name] = title or titles.get(name)
             comments[name] = comment or comments[name]
     rows = [inspect.getdoc(inspect.getmodule(cls))]

@@ -7,5 +7,4 @@ question, or an answer whose question begins before the window.
 dataset = "copy_char"
 n_embd = 64
 batch_size = 16
-learning_rate = 4e-3
 max_iters = 3000

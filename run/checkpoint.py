@@ -1,7 +1,6 @@
 """Checkpoints: what is known about a trained model, its file, and what may be changed when it is used."""
 
 import hashlib
-import json
 import zipfile
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
@@ -50,24 +49,27 @@ def can_stretch(kind, trained):
     return "rope_scaling" in kind.scheme_class.reads and kind.n_keys > trained.block_size
 
 
-def stretched(kind, trained, length, scaling="", factor=0.0, is_fixed=False):
-    """A layer's config for up to `length` tokens, in an evaluation or when training goes on. trained: the one that it
-    was trained with. Rope reaches the length by another scaling or, unless it is fixed, by a larger factor."""
-    if "rope_scaling" not in kind.scheme_class.reads:
-        return kind
-    first = trained.block_size  # the length that rope was trained at without scaling
-    if trained.rope_scaling != "none":
-        first = trained.rope_block_size or first
-    if can_stretch(kind, trained):
-        reach = max(trained.block_size, min(kind.n_keys, length))
-        growth = 1.0 if is_fixed else reach / trained.block_size
-        factors = {kind.rope_scaling: kind.rope_factor * growth, "none": 1.0}
-        scaling = scaling or kind.rope_scaling
-        kind = replace(kind, rope_scaling=scaling, rope_factor=factor or factors.get(scaling, reach / first))
-    if kind.rope_block_size in (0, trained.rope_block_size):  # otherwise this call gives another one
-        is_other = kind.rope_scaling != "none" and first != kind.block_size
-        kind = replace(kind, rope_block_size=first if is_other else 0)
-    return kind
+def stretched(config, trained, length, scaling, factor, has_new_layers):
+    """The GPTConfig for up to `length` tokens, in an evaluation or when training goes on. trained: the one that the
+    model was trained with. Rope reaches the length by another scaling or by a larger factor, unless new layers give
+    it one."""
+    kinds = []
+    for kind, old in zip(config.kinds, trained.kinds, strict=False):
+        first = old.block_size  # the length that rope was trained at without scaling
+        if old.rope_scaling != "none":
+            first = old.rope_block_size or first
+        if can_stretch(kind, old):
+            reach = max(old.block_size, min(kind.n_keys, length))
+            is_fixed = has_new_layers and kind.rope_factor != config.rope_factor
+            growth = 1.0 if is_fixed else reach / old.block_size
+            factors = {kind.rope_scaling: kind.rope_factor * growth, "none": 1.0}
+            law = scaling or kind.rope_scaling
+            kind = replace(kind, rope_scaling=law, rope_factor=factor or factors.get(law, reach / first))
+        if kind.rope_block_size in (0, old.rope_block_size):  # otherwise this call gives another one
+            is_other = kind.rope_scaling != "none" and first != kind.block_size
+            kind = replace(kind, rope_block_size=first if is_other else 0)
+        kinds.append(kind)
+    return with_kinds(config, kinds)
 
 
 def with_kinds(config, kinds):
@@ -139,14 +141,15 @@ class Checkpoint:
             if flags and not any(map(can_stretch, c.kinds, trained.kinds)):
                 raise ValueError(f"{', '.join(flags)} needs a layer with rope and without a window")
             kinds = []
-            for kind, old in zip(c.kinds, trained.kinds, strict=True):
-                if overrides.window < kind.n_keys and overrides.window:  # a window only ever narrows
+            for kind in c.kinds:
+                if 0 < overrides.window < kind.n_keys:  # a window only ever narrows
                     kind = replace(kind, window=overrides.window)
                 if temperature is not None:
                     kind = replace(kind, temperature=temperature)
-                is_fixed = overrides.layers is not None and kind.rope_factor != c.rope_factor
-                kinds.append(stretched(kind, old, length, overrides.rope_scaling, overrides.rope_factor, is_fixed))
-            return with_kinds(c, kinds)
+                kinds.append(kind)
+            c = with_kinds(c, kinds)
+            has_new_layers = overrides.layers is not None
+            return stretched(c, trained, length, overrides.rope_scaling, overrides.rope_factor, has_new_layers)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 
@@ -181,10 +184,19 @@ def load_checkpoint(name, which="best"):
     else."""
     path = find_checkpoint(Path(name), which)
     try:
-        content = read_file(path)
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip():  # torch does not verify its checksums
+                raise ValueError("it is damaged; of a run's latest.pt and best.pt, try the other one")
+        content = dict(torch.load(path, map_location="cpu", weights_only=True))
+        if "iter_num" in content:
+            raise ValueError(f"it is nanoGPT's: python -m tools.import_weights {path} out/NAME")
+        if content.pop("version", None) != VERSION:
+            raise ValueError(f"its version is not {VERSION}, the only one that this code reads: train the run again")
         content["config"] = GPTConfig(**checked(GPTConfig, content["config"], path))
         checkpoint = Checkpoint(**content, path=str(path), folder=path.parent)
-        check(checkpoint)
+        model = checkpoint.model("cpu")
+        if not torch.equal(model.lm_head.weight, checkpoint.weights["lm_head.weight"]):
+            raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
         return checkpoint
     except Exception as error:  # whatever a damaged file provokes
         raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())[:500]}") from None
@@ -197,35 +209,8 @@ def find_checkpoint(path, which):
             return file
     raise ValueError(
         f"there is no checkpoint {str(path)!r}: give a run's folder or a .pt file (or, to be evaluated, "
-        "NAME.npz or hf:NAME); --resume needs none, and tools.import_weights makes one of GPT-2's weights"
+        "NAME.npz or hf:NAME). tools.import_weights makes one of GPT-2's weights; a run resumes with --resume alone"
     )
-
-
-def read_file(path):
-    """The fields of a Checkpoint in a file of train.py, with the config as plain types."""
-    with zipfile.ZipFile(path) as archive:
-        if archive.testzip():  # torch does not verify its checksums
-            raise ValueError("it is damaged; of a run's latest.pt and best.pt, try the other one")
-    try:
-        content = dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception:  # whatever pickle provokes; torch's message is a page
-        raise ValueError("it contains code, not only tensors and plain types: save it again without") from None
-    if "iter_num" in content:
-        raise ValueError(f"it is nanoGPT's: python -m tools.import_weights {path}")
-    if content.pop("version", None) != VERSION:
-        raise ValueError(f"its version is not {VERSION}, the only one that this code reads: train the run again")
-    return content
-
-
-def check(checkpoint):
-    """Raises an exception unless the fields have their types and a GPT can have the weights."""
-    for f in fields(checkpoint):
-        if not isinstance(getattr(checkpoint, f.name), f.type):
-            raise ValueError(f"invalid {f.name}")
-    json.dumps([checkpoint.settings, checkpoint.tokenizer_spec, checkpoint.history])  # plain types only
-    model = GPT.from_weights(checkpoint.config, checkpoint.weights)
-    if not torch.equal(model.lm_head.weight, checkpoint.weights["lm_head.weight"]):
-        raise ValueError("its output layer (lm_head) is not tied to the token embedding (wte)")
 
 
 def save_run(folder, checkpoint, val_loss):

@@ -73,12 +73,3 @@ class World:
             )
         parts = [range(start, start + size) for start in range(0, rows, size)]
         return rows, parts[self.rank * micro_steps :][:micro_steps]
-
-    def peak(self):
-        """FLOP/s of large matrix products in all processes together, which MFU is relative to."""
-        from torch.utils.benchmark import Timer  # slow to import, so only here
-
-        n = 8192 if self.device.type == "cuda" else 1024
-        a = torch.randn(n, n, device=self.device, dtype=self.dtype)
-        timer = Timer("a @ a", globals={"a": a}, num_threads=torch.get_num_threads())
-        return self.size * 2 * n**3 / timer.blocked_autorange().median

@@ -21,8 +21,6 @@ def replacing(path):
             f.flush()
             os.fsync(f.fileno())
         os.replace(partial, path)
-    except OSError as error:
-        raise OSError(f"{path} could not be written: {error.strerror or error}") from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -51,14 +49,11 @@ def locked(folder, wait=False):
     process holds it; with `wait`, waits for that process instead."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
-    lock = FileLock(path)
+    lock = FileLock(path, timeout=-1 if wait else 0)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        if not wait:
-            raise OSError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
-        print(f"waiting: another process is writing into {folder}", flush=True)
         lock.acquire()
+    except Timeout:
+        raise OSError(f"another process is writing into {folder}: wait until it ends, or stop it") from None
     try:
         yield
     finally:

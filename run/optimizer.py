@@ -54,15 +54,16 @@ class Optimizer:
         """{"adamw" or "muon": {name of the parameter: its state}}."""
         states = {}
         for name, part in self.parts.items():
-            states[name] = {self.names[p]: part.state[p] for p in params_of(part)}
+            states[name] = {self.names[p]: state for p, state in part.state.items()}
         return states
 
     def load_state_dict(self, states):
         """Loads the moments of a state_dict; rates, decay and betas remain those of this call."""
         for name, part in self.parts.items():
-            for p in params_of(part):
-                state = states[name][self.names[p]]  # empty if the parameter never had a gradient
-                part.state[p] = {key: t.to(p) for key, t in state.items()}
+            for p in self.names:
+                if self.names[p] in states[name]:
+                    state = states[name][self.names[p]]
+                    part.state[p] = {key: t.to(p) for key, t in state.items()}
 
 
 class Muon(torch.optim.Muon):
@@ -97,21 +98,6 @@ def orthogonalise(X):
         A = torch.baddbmm(A, A, A, beta=-4.7750, alpha=2.0315)
         X = torch.baddbmm(X, A, X, beta=3.4445)
     return X
-
-
-def clip(model, limit):
-    """Scales the gradients so that their common norm is at most the limit. Returns the norm that they had. As torch's
-    clip_grad_norm_, bit for bit, but without a call for each parameter."""
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.stack(torch._foreach_norm(grads)).norm()
-    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(grads, scale)
-    return norm
-
-
-def params_of(part):
-    """The parameters of one of the two optimizers, in its own order."""
-    return [p for group in part.param_groups for p in group["params"]]
 
 
 def schedule(cfg, step):

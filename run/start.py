@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 
-import config
 from model import GPTConfig
-from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint, stretched, with_kinds
+from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint, stretched
 
 # Resuming can change neither these nor the fields of the model.
 FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")
@@ -18,26 +17,21 @@ FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")
 
 def find_run(values):
     """The checkpoint in out_dir that a call with these `values` resumes or evaluates; None for a new run."""
-    folder = Path(values["out_dir"])
+    folder = values["out_dir"]
     if values.get("eval_only"):
         return load_checkpoint(folder)
-    if values.get("resume") or not values.get("overwrite"):
-        for path in (folder / "latest.pt", folder / "best.pt"):
-            if path.exists():
-                return load_checkpoint(path)
-    if values.get("resume"):
-        raise ValueError(f"there is no run to resume in {folder}")
-    return None
+    is_there = any(Path(folder).glob("*.pt")) and not values.get("overwrite")
+    if is_there or values.get("resume"):
+        return load_checkpoint(folder, "latest")
 
 
-def all_settings(cls, values, run, source):
-    """The settings of a call (fields of cls): its own `values`, and those that it inherits from a run or a source.
+def all_settings(values, run, source):
+    """The settings of a call: its own `values`, and those that it inherits from a run or a source.
     --resume and --eval_only inherit all but the device."""
     settings = settings_from(source, values) if source else values
     if values.get("resume") or values.get("eval_only"):
         changes = {"dataset": values.get("dataset") or run.dataset_name(), "overwrite": False, "device": "auto"}
-        inherited = config.checked(cls, asdict(run.config) | run.settings | changes, run.path)
-        return inherited | {name: settings[name] for name in values}
+        return asdict(run.config) | run.settings | changes | {name: settings[name] for name in values}
     return settings
 
 
@@ -56,17 +50,14 @@ def settings_from(source, values):
     stretch = ("rope_scaling", "rope_factor")
     settings |= {name: values[name] for name in values if name in vars(trained) and name not in stretch}
     c = GPTConfig(**settings)
-    kinds = []
-    for kind, old in zip(c.kinds, trained.kinds, strict=False):
-        is_fixed = "layers" in values and kind.rope_factor != c.rope_factor
-        kinds.append(stretched(kind, old, c.block_size, *map(values.get, stretch), is_fixed))
+    c = stretched(c, trained, c.block_size, *map(values.get, stretch), "layers" in values)
     own = {"dataset": values.get("dataset") or source.dataset_name(), "optimizer": "adamw"}
-    return own | values | asdict(with_kinds(c, kinds))
+    return own | values | asdict(c)
 
 
 def start(cfg, model, optimizer, dataset, run, source):
-    """Loads the weights of `run` or `source`, if there is one, and frees their memory for training. Returns the
-    Checkpoint of the first step, without tensors, and messages for the log. ValueError if they do not fit."""
+    """Loads the weights of `run` or `source`, if there is one. Returns the Checkpoint of the first step, and messages
+    for the log. ValueError if they do not fit."""
     if run:
         return resume(run, cfg, model, optimizer, dataset)
     checkpoint = Checkpoint(
@@ -79,8 +70,6 @@ def start(cfg, model, optimizer, dataset, run, source):
     )
     if not source:
         return checkpoint, []
-    if cfg.overwrite and source.folder.resolve() == Path(cfg.out_dir).resolve():
-        raise ValueError(f"{cfg.out_dir} holds the weights to start with: choose another --out_dir")
     known = {"settings": source.settings, "dataset_hash": source.dataset_hash, "history": source.history}
     history = [[0, {"init_from": known if source.settings else source.hash}]]  # others' models have no settings
     return replace(checkpoint, history=history), initialise(model, source, dataset)
@@ -91,8 +80,6 @@ def resume(run, cfg, model, optimizer, dataset):
     changed = changed_settings(run, cfg, dataset)
     model.load_state_dict(run.weights)
     optimizer.load_state_dict(run.optimizer)
-    run.weights.clear()
-    run.optimizer.clear()
     messages = [f"resumed after step {run.step}", *(f"with {name}={value}" for name, value in changed.items())]
     history = [*run.history, [run.step, changed]] if changed else run.history
     return replace(run, settings=asdict(cfg), segment=run.segment + 1, history=history), messages
@@ -118,34 +105,24 @@ def changed_settings(run, cfg, dataset):
 
 def initialise(model, source, dataset):
     """Copies a Checkpoint's weights into the model: the whole backbone, and what the scheme of each layer and that of
-    the layer in the source have in common. Empties the Checkpoint. Returns messages for the log."""
+    the layer in the source have in common. Returns messages for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     sizes = {name: getattr(source.config, name) for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size")}
     other = [f"{name}={size}" for name, size in sizes.items() if size != getattr(model.config, name)]
     if other:
         raise ValueError(f"{source.path} has {', '.join(other)}: its weights do not fit another size")
-    source.optimizer.clear()
     trained = source.model("cpu")
-    source.weights.clear()
-    messages = [f"initialised from {source.path}, step {source.step}"]
-    if model.config.first_length != model.config.block_size:
-        messages.append(f"shares of block_size and temperatures refer to {model.config.first_length} tokens")
-    if model.config.layers != source.config.layers:
-        messages.append(f"layers: {model.config.layers}")
-    messages += copy_weights(model.transformer, trained.transformer, "transformer")
     names = {module: name for name, module in model.named_modules()}
-    pairs = [*zip(model.schemes, trained.schemes, strict=True)]
-    if model.pos not in model.schemes:
-        pairs.append((model.pos, trained.pos))
-    sources = {}
-    for new, old in pairs:
-        if new not in sources:
-            sources[new] = old
-            messages += copy_weights(new, old, names[new])
-            if type(new) is type(old):
-                new.start_from(old.config)
-        elif sources[new] is not old and old.state_dict():
+    pairs = {model.transformer: trained.transformer}
+    for new, old in zip(model.schemes, trained.schemes, strict=True):
+        if pairs.setdefault(new, old) is not old and old.state_dict():
             raise ValueError(f"{source.path} has layers with different weights, which would share {names[new]} now")
+    pairs.setdefault(model.pos, trained.pos)  # unless a layer has it
+    messages = [f"initialised from {source.path}, step {source.step}"]
+    for new, old in pairs.items():
+        messages += copy_weights(new, old, names[new])
+        if new is not model.transformer and type(new) is type(old):
+            new.start_from(old.config)
     return messages
 
 

@@ -4,14 +4,14 @@ _rope_scaling.py is no scheme: it has the functions of --rope_scaling.
 """
 
 import torch
-from torch import nn
 
 
 def learned(*shape):
     """A parameter of a scheme, whose `init_weights` draws the first values."""
-    return nn.Parameter(torch.empty(shape))
+    return torch.nn.Parameter(torch.empty(shape))
 
 
 def draw_as_linear(p, inputs, generator):
     """Draws the parameter p as torch.nn.Linear does, with so many inputs."""
-    nn.init.uniform_(p, -(inputs**-0.5), inputs**-0.5, generator=generator)
+    bound = inputs**-0.5
+    p.data.uniform_(-bound, bound, generator=generator)

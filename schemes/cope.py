@@ -1,7 +1,6 @@
 import math
 
 import torch
-import torch.nn as nn
 
 from model import PositionScheme
 from schemes import learned
@@ -23,7 +22,7 @@ class CoPE(PositionScheme, name="cope"):
         self.e = learned(config.n_layer, config.head_size, self.p_max + 1)
 
     def init_weights(self, generator):
-        nn.init.zeros_(self.e)
+        self.e.data.zero_()
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         scale = 1 / math.sqrt(q.size(-1))

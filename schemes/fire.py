@@ -1,5 +1,4 @@
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme
@@ -17,7 +16,6 @@ class FIRE(PositionScheme, name="fire"):
 
     no_decay = ("b_1",)
     width = 32
-    threshold = 512
 
     def __init__(self, config):
         super().__init__(config)
@@ -29,15 +27,15 @@ class FIRE(PositionScheme, name="fire"):
         self.w_2 = learned(n_layer, config.n_head, self.width)
 
     def init_weights(self, generator):
-        nn.init.constant_(self.c, 0.1)
-        nn.init.ones_(self.w)
+        self.c.data.fill_(0.1)
+        self.w.data.fill_(1)
         draw_as_linear(self.w_1, 1, generator)
         draw_as_linear(self.b_1, 1, generator)
         draw_as_linear(self.w_2, self.width, generator)
 
     def bias(self, q, k, q_pos, k_pos, prepared, layer):
         c = self.c[layer].abs()
-        threshold = (self.threshold * self.w[layer]).abs()
+        threshold = (512 * self.w[layer]).abs()
         i = q_pos[:, None]
         distance = (i - k_pos).clamp(min=0)
         share = torch.log1p(c * distance) / torch.log1p(c * torch.maximum(threshold, i))  # (queries, keys)

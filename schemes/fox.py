@@ -1,7 +1,6 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
@@ -37,7 +36,7 @@ class FoX(PositionScheme, name="fox"):
 
     def init_weights(self, generator):
         super().init_weights(generator)
-        nn.init.constant_(self.b, self.config.options.b)
+        self.b.data.fill_(self.config.options.b)
 
     def rotate(self, q, k, x, prepared, layer, past):
         dtype = torch.promote_types(x.dtype, torch.float32)

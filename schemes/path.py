@@ -1,7 +1,6 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, widen
@@ -38,7 +37,7 @@ class PaTH(PositionScheme, name="path"):
     def init_weights(self, generator):
         super().init_weights(generator)
         draw_as_linear(self.conv, self.width, generator)
-        nn.init.zeros_(self.b)
+        self.b.data.zero_()
 
     def rotate(self, q, k, x, prepared, layer, past):
         B, _, C = x.shape
@@ -70,8 +69,7 @@ class PaTH(PositionScheme, name="path"):
                 right = right.where(seen[:, t], 0.0)
                 left = (w[:, :, t] @ w[:, :, t].mT * beta[..., t]).tril(-1)  # and 1 on the diagonal
                 a = torch.linalg.solve_triangular(left, right, upper=False, left=False, unitriangular=True)
-                step_scores = turned @ k[:, :, t].mT
-                step_scores = step_scores - a @ (w[:, :, t] @ k[:, :, t].mT).tril(-1)
+                step_scores = turned @ k[:, :, t].mT - a @ (w[:, :, t] @ k[:, :, t].mT).tril(-1)
                 scores.append(step_scores)
                 turned = turned - a @ w[:, :, t]
             scores = torch.cat(scores[::-1], dim=-1)

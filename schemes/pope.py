@@ -1,5 +1,4 @@
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from model import PositionScheme, frequencies
@@ -25,7 +24,7 @@ class PoPE(PositionScheme, name="pope"):
         self.delta = learned(config.n_layer, config.n_head, 1, config.head_size)
 
     def init_weights(self, generator):
-        nn.init.zeros_(self.delta)
+        self.delta.data.zero_()
 
     def prepare(self, q_pos, k_pos):
         phases = q_pos[:, None] * frequencies(2 * self.delta.size(-1), q_pos.device)
@@ -33,8 +32,7 @@ class PoPE(PositionScheme, name="pope"):
 
     def rotate(self, q, k, x, prepared, layer, past):
         dtype = torch.promote_types(q.dtype, torch.float32)
-        cos = prepared[0].to(dtype)
-        sin = prepared[1].to(dtype)
+        cos, sin = (table.to(dtype) for table in prepared)
         delta = self.delta[layer].to(dtype)  # (H, 1, D)
         cos_d = delta.cos()
         sin_d = delta.sin()

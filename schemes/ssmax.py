@@ -18,9 +18,9 @@ class SSMax(RoPE, name="ssmax"):
         self.s = learned(config.n_layer, config.n_head, 1, 1)
 
     def init_weights(self, generator):
-        n = torch.arange(1.0, max(2, self.config.block_size) + 1)
+        n = torch.arange(1.0, self.config.block_size + 1)
         for layer, kind in enumerate(self.config.kinds):
-            mean = n.clamp(max=max(2, kind.n_keys)).log().mean()
+            mean = n.clamp(max=kind.n_keys).log().mean()
             self.s.data[layer] = 1 / mean
 
     def prepare(self, q_pos, k_pos):

@@ -1,10 +1,9 @@
 import math
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
-from model import PositionScheme, Sinusoidal, frequencies
+from model import PositionScheme, frequencies
 from schemes import learned
 
 
@@ -17,12 +16,11 @@ class TransformerXL(PositionScheme, name="transformer_xl"):
 
     no_decay = ("u", "v")
     gaps = False  # the relative shift counts keys
-    check = staticmethod(Sinusoidal.check)  # n_embd must be even, as for sinusoidal
 
     def __init__(self, config):
         super().__init__(config)
         C = config.n_embd
-        self.w_r = nn.ParameterList(torch.empty(C, C) for _ in range(config.n_layer))
+        self.w_r = torch.nn.ParameterList(torch.empty(C, C) for _ in range(config.n_layer))
         self.u = learned(config.n_head, config.head_size)
         self.v = learned(config.n_head, config.head_size)
 

@@ -37,14 +37,12 @@ MISTAKES = {
         "--layers=windows=8": "did you mean --window?",
         "--layers=n_layer=2": "--n_layer",
         "--layers=*0|window=8": "*0 must be a count",
-        "--layers=*x|window=8": "*x must be a count",
         "--layers=window=8|pos_scheme=sinusoidal": "sinusoidal",
-        "--layers=window=2/1": "2/1",
+        "--layers=window=8|pos_scheme=none": "pos_scheme=learnable",
         "--layers=window=1.5": "window=1.5",
         "--layers=sink=2": "sink='2'",
-        "--layers=window": "--window=VALUE",
         "--pos_scheme=rope --layers=rope_theta=5|pos_scheme=none|window=8": "n_layer=2",
-        "--pos_scheme=rope --layers=pos_scheme=none|pos_scheme=t5|rope_theta=0": "rope_theta=0",
+        "--pos_scheme=rope --rope_theta=0": "rope_theta=0",
         "--pos_scheme=alibi --sink": "alibi",
         "--vocab_size=5": "vocab_size=5",
         "--init_from={rope} --n_embd=24": "n_embd=16",
@@ -55,17 +53,9 @@ MISTAKES = {
         "--init_from={rope}s": "there is no checkpoint '{rope}s'",
         "--out_dir={rope}/best.pt": "{rope}/best.pt",
         "--resume --overwrite --out_dir={rope}": "--overwrite",
-        "--init_from={rope} --out_dir={rope} --overwrite": "{rope} holds the weights",
-        "--wandb_project=a/b": "--wandb_project=a/b",
         # other settings
-        "--lr=1": "did you mean --learning_rate?",
         "--init_from=resume": "--resume",
         "--optimizer=sgd": "optimizer='sgd'",
-        "--max_iters=0": "max_iters=0 must be at least 1",
-        "--batch_size=1e9": "batch_size=1000000000",
-        "--seed=18446744073709551615": "seed=18446744073709551615",
-        "--beta2=1": "beta2=1.0",
-        "--learning_rate=1e400": "learning_rate=inf",
         "--pos_scheme=rope --rope_scaling=yarn --rope_size=-2": "rope_size=-2.0",
         "--device=tpu9": "device='tpu9'",
     },
@@ -84,7 +74,7 @@ MISTAKES = {
     sample.main: {
         "--start=": "--start=",
         "--start=FILE:{rope}/best.pt": "utf-8",
-        "{rope}": "'{rope}'",
+        "{alibi} {rope}": "'{rope}'",
         "--start=é": "'é'",
         "--top_p=0": "top_p=0.0",
         "--stop": "--stop",
@@ -112,9 +102,3 @@ def test_mistake(main, flags, word, tiny, trained, tmp_path, refused):
         assert "window=64 *3 | pos_scheme=none" in message  # its form
     assert not (tmp_path / "r").exists()
     assert contents() == before
-
-
-def test_a_mistake_in_the_environment_is_one_line(tiny, tmp_path, monkeypatch, refused):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "RANK" in refused(train.main, *tiny, f"--out_dir={tmp_path}/r")
-    assert not (tmp_path / "r").exists()

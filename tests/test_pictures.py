@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import matplotlib
 import pytest
 import torch
 from conftest import build
@@ -14,7 +13,6 @@ from benchmark.results import read_row
 from eval_length import numbers_of
 from evaluation.pictures import draw_losses, figure_of, length_axis, line_styles
 from model import alibi_slopes, scheme_names
-from run.tracking import save_picture
 from tools import pictures
 
 
@@ -56,16 +54,6 @@ def test_the_commands_draw_their_pictures(trained, tmp_path, monkeypatch):
         assert picture.n_frames == moving.LENGTH // moving.STEP
     for draw in (draw_decision, draw_onset, draw_tokens):
         draw().savefig("picture.png")
-
-
-def test_no_setting_and_no_name_spoils_a_picture_and_a_missing_letter_is_told(tmp_path):
-    def draw(title):
-        return figure_of(1, title)[0]
-
-    path = tmp_path / "a.png"
-    with matplotlib.rc_context({"text.usetex": True}):
-        assert save_picture("picture", path, draw, "$\\frac{$ 5%") == f"picture   {path}"
-    assert "may look wrong" in save_picture("picture", path, draw, "⌚")
 
 
 def test_a_scheme_has_one_style_in_every_picture_and_no_two_lines_look_the_same():

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import random
 import resource
 import shutil
@@ -86,39 +85,19 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
 
     done = call([*TRAIN, "--resume", f"--out_dir={folder}", "--max_iters=6"], preexec_fn=limit)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert f"{folder}/best.pt could not be written" in done.stderr
     assert (folder / "latest.pt").read_bytes() == content
     assert names(folder) == FILES
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_after_a_signal_the_run_is_saved_and_the_process_dies_of_the_signal(signum, tiny, tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal_the_run_is_saved_and_the_process_dies_as_after_ctrl_c(signum, tiny, tmp_path):
     flags = [*tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000", "--log_interval=3"]
     with training(*TRAIN, *flags) as process:
         process.send_signal(signum)
-        if signum == signal.SIGHUP:  # the terminal is gone
-            process.stdout.close()
-            process.stderr.close()
-        else:
-            assert "saved" in process.communicate()[1]
-    assert process.returncode == -signum
+        assert "saved" in process.communicate()[1]
+    assert process.returncode == -signal.SIGINT
     step = load_checkpoint(tmp_path / "r", "latest").step
     assert metrics(tmp_path / "r", "step") == [*range(0, step + 1, 3)]
-
-
-def test_nohup_keeps_a_run_alive(tiny, tmp_path):
-    with training("nohup", *TRAIN, *tiny, f"--out_dir={tmp_path}/r", "--max_iters=300") as process:
-        process.send_signal(signal.SIGHUP)
-        process.communicate()
-    assert process.returncode == 0 and load_checkpoint(tmp_path / "r", "latest").step == 300
-
-
-@pytest.mark.parametrize("reader", ["| head -n 1", "| grep '4 ? 16 tokens'"])
-def test_a_reader_that_ends_or_lacks_a_letter_does_not_end_training(reader, tiny, whole, tmp_path):
-    command = " ".join([*TRAIN, *tiny, f"--out_dir={tmp_path}/r", reader])
-    done = call(["bash", "-o", "pipefail", "-c", command], env=os.environ | {"PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0 and done.stderr == ""
-    assert_same_run(whole, tmp_path / "r")
 
 
 def test_weights_that_are_not_finite_are_never_saved(whole, tmp_path):

@@ -9,13 +9,11 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, assert_same_run, metrics
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import data
 from model import GPT, GPTConfig, scheme_names
-from run.checkpoint import CALL_FIELDS, Overrides, load_checkpoint
-from run.device import pick_device
-from run.optimizer import Optimizer, clip, schedule
+from run.checkpoint import load_checkpoint
+from run.optimizer import Optimizer, schedule
 from run.start import changed_settings
 from train import TrainConfig, main, train
 
@@ -68,13 +66,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(run_tiny, tmp_path, monkeypatc
         assert metrics(whole, key) == metrics(parts, key)
 
 
-def test_positions_may_be_sampled_in_every_second_step_only(run_tiny, monkeypatch):
-    limits = []
-    monkeypatch.setattr(data, "sampled_positions", lambda n, below, seed: limits.append(below))
-    run_tiny("half", "--pos_scheme=rope", "--max_position=300", "--sampled_every=2", "--max_iters=4")
-    assert limits == [300, 0, 300, 0]
-
-
 def test_micro_steps_give_the_gradients_of_one_step(run_tiny):
     adamw = "--optimizer=adamw"  # Muon computes in bfloat16, which magnifies rounding
     one = run_tiny("one", adamw)
@@ -95,8 +86,6 @@ def test_two_processes_train_as_one_and_either_resumes_the_other(tiny, run_tiny,
     torchrun("--resume", f"--out_dir={two}", "--max_iters=6")
     main(["--resume", f"--out_dir={three}", "--max_iters=6"])
     assert_same_run(two, three, tolerance=1e-5)
-    failed = torchrun(*tiny, "--learning_rat=1")
-    assert failed.returncode != 0 and failed.stderr.count("error: unknown key --learning_rat") == 1
 
 
 def test_a_finished_run_is_reported_and_another_run_is_never_overwritten(run_tiny, capsys):
@@ -179,79 +168,60 @@ def test_every_setting_that_may_change_takes_effect_on_resuming(run_tiny, tmp_pa
     assert len({*hashes.values()}) == 1 + len(FREE), hashes
 
 
-def test_a_setting_that_may_not_change_is_an_error_on_resuming(trained, dataset):
+def test_another_seed_or_text_is_another_run(trained, dataset):
     run = load(trained("rope"))
     cfg = TrainConfig(**run.settings | {"resume": True})
-    for name in run.settings.keys() - {*FREE, *CALL_FIELDS}:
-        other = dataclasses.replace(run, settings=run.settings | {name: "another"})
-        with pytest.raises(ValueError, match=f"[(, ]{name}="):
+    other_seed = dataclasses.replace(run, settings=run.settings | {"seed": 1})
+    other_text = dataclasses.replace(run, dataset_hash="another")
+    for other, name in ((other_seed, "seed="), (other_text, "prepared text=")):
+        with pytest.raises(ValueError, match=name):
             changed_settings(other, cfg, data.load(dataset))
-    with pytest.raises(ValueError, match="prepared text="):
-        changed_settings(dataclasses.replace(run, dataset_hash="another"), cfg, data.load(dataset))
 
 
-def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line():
-    cfg = TrainConfig(max_iters=100, warmup_iters=20, learning_rate=2.0, min_lr=0.2, muon_lr=0.1)
-    for decay, quarter in (("linear", 0.775), ("cosine", 0.1 + 0.9 * (2 + math.sqrt(2)) / 4)):
-        decaying = dataclasses.replace(cfg, decay=decay)
-        shares = [schedule(decaying, step) for step in (0, 19, 20, 40, 60, 100)]
-        assert shares == pytest.approx([1 / 21, 20 / 21, 1.0, quarter, 0.55, 0.1])
+@pytest.mark.parametrize("decay, quarter", [("linear", 0.775), ("cosine", 0.1 + 0.9 * (2 + math.sqrt(2)) / 4)])
+def test_the_rates_warm_up_then_fall_along_a_cosine_or_a_line(decay, quarter):
+    cfg = TrainConfig(max_iters=100, warmup_iters=20, learning_rate=2.0, min_lr=0.2, muon_lr=0.1, decay=decay)
+    shares = [schedule(cfg, step) for step in (0, 19, 20, 40, 60, 100)]
+    assert shares == pytest.approx([1 / 21, 20 / 21, 1.0, quarter, 0.55, 0.1])
     below_min_lr = dataclasses.replace(cfg, learning_rate=0.1)  # never rises
     assert schedule(below_min_lr, 20) == schedule(below_min_lr, 100) == 1
     optimizer = Optimizer(GPT(cfg.model_config(32)), cfg)
-    assert optimizer.set_rates(60) == pytest.approx(0.55)
+    optimizer.set_rates(60)
     assert [group["lr"] for group in optimizer.groups] == pytest.approx([1.1, 1.1, *[0.055] * 4])
 
 
+@pytest.mark.parametrize("optimizer, n_muon", [("adamw", 0), ("muon", 4)])  # the matrices of the one block
 @pytest.mark.parametrize("scheme", scheme_names())
-def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme):
+def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme, optimizer, n_muon):
     model = GPT(GPTConfig(16, 32, 1, 2, 8, pos_scheme=scheme))
     exempt = {getattr(model.pos, name) for name in model.pos.no_decay}
-    for name, n_muon in (("adamw", 0), ("muon", 4)):  # the matrices of the one block
-        groups = Optimizer(model, TrainConfig(optimizer=name)).groups
-        decays = {p: group["weight_decay"] > 0 for group in groups for p in group["params"]}
-        assert decays == {p: p.dim() >= 2 and p not in exempt for p in model.parameters()}
-        assert len(decays) == sum(len(group["params"]) for group in groups)
-        assert sum(len(group["params"]) for group in groups[2:]) == n_muon
+    groups = Optimizer(model, TrainConfig(optimizer=optimizer)).groups
+    decays = [(p, group["weight_decay"] > 0) for group in groups for p in group["params"]]
+    assert dict(decays) == {p: p.dim() >= 2 and p not in exempt for p in model.parameters()}
+    assert len(dict(decays)) == len(decays)
+    assert sum(len(group["params"]) for group in groups[2:]) == n_muon
 
 
-class Calls(TorchDispatchMode):
-    """Counts the calls of torch's operators."""
-
-    count = 0
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.count += 1
-        return operator(*args, **kwargs or {})
-
-
-@pytest.mark.parametrize("size", [0, 1e-6, 1.0, 1e3])
-def test_muon_and_clipping_give_torchs_bits_in_few_calls(size):
-    cfg = TrainConfig(optimizer="muon", n_layer=12, n_head=2, n_embd=24)
+@pytest.mark.parametrize("size", [0, 1.0, 1e3])
+def test_muon_gives_torchs_bits(size):
+    cfg = TrainConfig(n_layer=2, n_head=2, n_embd=24)
     ours = GPT(cfg.model_config(32))
     theirs = GPT(cfg.model_config(32))
     optimizer = Optimizer(ours, cfg)
-    matrices = [p for p in theirs.transformer.h.parameters() if p.dim() == 2]
+    names = [name for name, p in theirs.named_parameters() if ".h." in name and p.dim() == 2]
+    matrices = [theirs.get_parameter(name) for name in names]
     muon = torch.optim.Muon(matrices, cfg.muon_lr, cfg.weight_decay)
     for _ in range(3):
         for p, copy in zip(ours.parameters(), theirs.parameters(), strict=True):
             p.grad = size * torch.randn_like(p)
             copy.grad = p.grad.clone()
-        with Calls() as clipping:
-            norm = clip(ours, 1.0)
-        assert norm == torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
-        with Calls() as stepping:
-            optimizer.step()
+        optimizer.step()
         muon.step()
-    assert clipping.count <= 10
-    assert stepping.count <= 150  # torch's take 1,400
     state = optimizer.state_dict()["muon"]
-    for name, copy in theirs.named_parameters():
-        if copy in muon.state:
-            assert torch.equal(ours.get_parameter(name), copy)
-            assert torch.equal(state[name].pop("momentum_buffer"), muon.state[copy]["momentum_buffer"])
-            assert not state.pop(name)
-    assert not state
+    assert state.keys() == {*names}
+    for name, copy in zip(names, matrices, strict=True):
+        assert torch.equal(ours.get_parameter(name), copy)
+        assert torch.equal(state[name]["momentum_buffer"], muon.state[copy]["momentum_buffer"])
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -264,82 +234,39 @@ def initialised(folder, source, *flags):
     return load(folder)
 
 
-@pytest.mark.parametrize("scheme", scheme_names())
-def test_init_from_keeps_the_weights_at_a_longer_block_size(trained, tmp_path, scheme, capsys):
-    run = initialised(tmp_path / "r", trained(scheme), "--block_size=32")
-    c = run.config
-    new = run.weights
-    old = load(trained(scheme)).weights
-    assert (c.n_layer, c.n_embd, c.block_size, c.pos_scheme) == (1, 16, 32, scheme)
-    assert c.rope_block_size == 0  # without scaling, RoPE is trained at its own block_size
-    resized = ("pos.wpe.weight", "pos.table", "pos.p")
-    assert all(torch.equal(new[name], old[name]) for name in old if name not in resized)
-    assert ("pos.wpe.weight keeps its first 16 rows" in capsys.readouterr().out) == (scheme == "learnable")
-
-
 @pytest.mark.parametrize(
-    "layers, prefix",
+    "scheme, flag, note",
     [
-        ("", "pos"),
-        ("pos_options={}", "pos_kinds.0"),
-        ("window=4 | pos_options={}", "pos_kinds.0"),
+        *((scheme, "--block_size=32", "") for scheme in scheme_names()),
+        ("learnable", "--block_size=32", "pos.wpe.weight keeps its first 16 rows"),
+        ("learnable", "--pos_scheme=t5", "pos.table starts untrained"),
+        ("t5", "--pos_scheme=none", "pos.table is not loaded"),
+        ("rope", "--sink", "transformer.h.0.attn.sink starts untrained"),
     ],
 )
-def test_what_a_shorter_training_did_not_reach_starts_from_what_it_did(layers, prefix, trained, tmp_path):
-    """In the model's own scheme and in those of kinds of layers."""
-    for scheme, options, name in (("t5", "size=8", "table"), ("inkling", "extent=1/4", "p")):
-        run = trained(scheme, n_layer=2, layers=layers.format(options))
-        old = load(run).weights[f"{prefix}.{name}"]
-        flags = ["--block_size=32"]
-        if scheme == "inkling":
-            extent = f"extent={2 * len(old)}"
-            flags.append(f"--layers={layers.format(extent)}" if layers else f"--pos_options={extent}")
-        new = initialised(tmp_path / scheme, run, *flags).weights[f"{prefix}.{name}"]
-        if scheme == "t5":  # only the first 16 buckets; the others start as copies of the last of these
-            assert torch.equal(new, old[[*range(16), *[15] * 16]])
-        else:  # beyond the old extent, the bias was 0
-            assert len(new) == 2 * len(old) and torch.equal(new[: len(old)], old) and not new[len(old) :].any()
+def test_init_from_keeps_the_weights_and_says_which_it_does_not(scheme, flag, note, trained, tmp_path, capsys):
+    new = initialised(tmp_path / "r", trained(scheme), flag)
+    assert new.settings["optimizer"] == "adamw"  # no Muon for trained weights
+    assert note in capsys.readouterr().out
+    old = load(trained(scheme)).weights
+    for name in old.keys() & new.weights.keys() - {"pos.wpe.weight", "pos.table", "pos.p"}:  # resized or filled
+        assert torch.equal(new.weights[name], old[name])
 
 
-def test_a_model_that_is_initialised_goes_by_default_to_the_folder_of_its_own_scheme(trained, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main([f"--init_from={trained('rope')}", *ONCE])
-    assert load("out/rope").config.pos_scheme == "rope"
+@pytest.mark.parametrize("layers, prefix", [("", "pos"), ("window=4 | pos_options=size=8", "pos_kinds.0")])
+def test_buckets_that_a_shorter_training_did_not_reach_start_as_copies_of_the_last(layers, prefix, trained, tmp_path):
+    """In the model's own scheme and in that of a kind of layers."""
+    run = trained("t5", n_layer=2, layers=layers)
+    old = load(run).weights[f"{prefix}.table"]
+    new = initialised(tmp_path / "r", run, "--block_size=32").weights[f"{prefix}.table"]
+    assert torch.equal(new[:16], old[:16])
+    assert torch.equal(new[16:], old[15].expand(16, -1))
 
 
-def test_a_scaled_rope_remembers_its_first_length_and_is_scaled_further_from_there(trained, tmp_path):
-    flags = ["--block_size=32", "--rope_scaling=linear"]
-    for name, more, factor in (("auto", [], 2), ("own", ["--rope_factor=3"], 3)):
-        run = initialised(tmp_path / name, trained("rope"), *flags, *more)
-        assert (run.config.rope_block_size, run.config.rope_factor) == (16, factor)
-        factors = [run.config_with(Overrides(), n).rope_factor for n in (8, 32, 64)]
-        assert factors == [factor, factor, 2 * factor]
-        assert run.config_with(Overrides(rope_scaling="yarn"), 64).rope_factor == 4
-
-
-def test_sinks_can_be_added_and_removed(trained, tmp_path, capsys):
-    added = initialised(tmp_path / "added", trained("rope"), "--sink")
-    assert not added.weights["transformer.h.0.attn.sink"].any()
-    removed = initialised(tmp_path / "removed", tmp_path / "added", "--sink=False")
-    torch.testing.assert_close(removed.weights, load(trained("rope")).weights, rtol=0, atol=0)
-    out = capsys.readouterr().out
-    assert "sink starts untrained" in out and "sink is not loaded" in out
-
-
-def test_init_from_keeps_the_backbone_under_another_scheme_and_options_under_the_same(trained, tmp_path, capsys):
-    drope = initialised(tmp_path / "drope", trained("rope"), "--pos_scheme=none")
-    torch.testing.assert_close(drope.weights, load(trained("rope")).weights, rtol=0, atol=0)
-    run = initialised(tmp_path / "t5", trained("learnable"), "--pos_scheme=t5")
-    out = capsys.readouterr().out
-    assert "pos.table starts untrained" in out and "pos.wpe.weight is not loaded" in out
-    assert run.settings["optimizer"] == "adamw"  # no Muon for trained weights
-    t5 = trained("t5", pos_options="size=8")
-    for scheme, options in (("t5", "size=8"), ("none", "")):
-        run = initialised(tmp_path / f"again-{scheme}", t5, f"--pos_scheme={scheme}")
-        assert run.config.pos_options == options
-
-
-@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot treat tiny floats as 0")
-def test_floats_too_small_to_be_fast_are_zero_in_all_threads():
-    pick_device("cpu")
-    assert not (torch.full((1_000_000,), 1e-39) * 1).any()
+def test_a_bias_by_distance_is_0_beyond_the_extent_that_it_was_trained_to(trained, tmp_path):
+    run = trained("inkling", pos_options="extent=1/4")
+    old = load(run).weights["pos.p"]
+    n = len(old)
+    new = initialised(tmp_path / "r", run, f"--pos_options=extent={2 * n}").weights["pos.p"]
+    assert torch.equal(new[:n], old)
+    assert not new[n:].any()

@@ -1,4 +1,4 @@
-"""Makes a run folder of other people's weights:  python -m tools.import_weights gpt2 --out_dir=out/gpt2
+"""Makes a run folder of other people's weights:  python -m tools.import_weights gpt2 out/gpt2
 
 They are nanoGPT's ckpt.pt, a folder of GPT-2 in Hugging Face's format, or the name of one on its hub (needs pip install
 transformers). The folder can then be sampled, evaluated and trained further like any other.
@@ -20,8 +20,8 @@ from run.script import script
 @dataclass(frozen=True)
 class ImportConfig:
     # what is imported
-    source: config.PathName = ""  # given without a flag: a ckpt.pt, a folder, or a name on the hub
-    out_dir: config.PathName = "out/gpt2"  # the run's folder
+    source: config.PathName = ""  # also without --source=: a ckpt.pt, a folder, or a name on the hub
+    out_dir: config.PathName = "out/gpt2"  # also without --out_dir=, after the source: the run's folder
     tokenizer: config.PathName = "gpt2"  # gpt2, or data:NAME for that of a text
 
 
@@ -72,7 +72,7 @@ def from_hugging_face(source):
 
 
 def main(argv):
-    cfg = config.load(ImportConfig, argv, bare_field="source")
+    cfg = config.load(ImportConfig, argv, bare_field="source out_dir")
     if Path(cfg.source).is_file():
         file = torch.load(cfg.source, map_location="cpu", weights_only=True)
         fields = from_nanogpt(file["model"], file["model_args"], file["iter_num"])
