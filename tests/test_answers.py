@@ -115,21 +115,22 @@ def answer(tmp_path, capsys):
 
 
 def test_the_command(trained, answer, refused, tmp_path, monkeypatch):
-    text = facts_dataset(tmp_path, "copy")
+    text = facts_dataset(tmp_path, "repeat_copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     learnable = trained("learnable", dataset=text, block_size=64)
-    out = answer(*runs, learnable, f"--keep={tmp_path}/kept", "--lengths=40,80")
+    out = answer(*runs, learnable, f"--keep={tmp_path}/kept", "--lengths=1,40,80")
+    assert "of the 4 examples of 1 symbols, 2 are different" in out
     shown = [line.split() for line in out.splitlines()]
-    assert ["exact", "copy", "5", "10", "20", "40", "80"] in shown
+    assert ["exact", "repeat_copy", "1", "5", "10", "20", "40", "80"] in shown
     (absolute, *_) = (row[1:] for row in shown if row[:1] == [str(learnable)])
-    assert absolute[2].endswith("%") and absolute[3:] == ["—", "—"]  # examples of 40 symbols do not fit
+    assert absolute[3].endswith("%") and absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
     assert "0 of 2 models learned it; reach: 0, 0" in out
     (kept,) = (tmp_path / "kept").glob("alibi*.npz")
-    assert "0 of 2 models learned it; reach: 0, 0" in answer(kept, "--lengths=40,80")
+    assert "0 of 2 models learned it; reach: 0, 0" in answer(kept, "--lengths=1,40,80")
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
-    answer(*runs, "--lengths=40,80")
+    answer(*runs, "--lengths=1,40,80")
     assert "prepare one of" in refused(answers.main, trained("rope"))
-    monkeypatch.setitem(tasks.TASKS, "copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
+    monkeypatch.setitem(tasks.TASKS, "repeat_copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
     assert "another rule" in refused(answers.main, *runs)
 
 

@@ -121,3 +121,4 @@ def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
     rows = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  --")]
     assert ["--device='auto'", "auto, cpu, cuda, cuda:1, mps"] in rows or module == pictures
     assert rows and all(len(row) == 2 for row in rows)
+    assert "|llama3] " in text or module in (bench, pictures)  # --rope_scaling
