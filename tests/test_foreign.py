@@ -85,15 +85,12 @@ def nanogpt(tmp_path_factory):
     """A model, and a folder with the checkpoint that nanoGPT would write in bfloat16, compiled, and with its first
     versions' masks."""
     model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
-    weights = {}
     for p in model.parameters():
         p.data = (10 * p).bfloat16().float()
-    for name, p in model.state_dict().items():
-        weights["_orig_mod." + name.replace("pos.wpe", "transformer.wpe")] = p.bfloat16()
-    for n in range(2):
-        weights[f"_orig_mod.transformer.h.{n}.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
+    weights = {name.replace("pos.wpe", "transformer.wpe"): p.bfloat16() for name, p in model.state_dict().items()}
+    weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
     content = {
-        "model": weights,
+        "model": {f"_orig_mod.{name}": p for name, p in weights.items()},
         "model_args": dict(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=False, vocab_size=V, dropout=0.0),
         "iter_num": 250,
     }

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 import data
 from data import texts
 from data.prepare import PrepareConfig, main
-from data.tokenizers import named_tokenizer, tokenizer_from
+from data.tokenizers import tokenizer_from
 
 CHAR = "--tokenizer=char"
 TEXTS = [f"document {i}:\n" + "many words " * (i % 7 + 3) for i in range(30)]
@@ -82,8 +82,6 @@ def test_a_tokenizer_is_known_by_its_name_and_vocabulary(tmp_path, monkeypatch, 
     kind = write_tokenizer(tmp_path / "model")
     flags = [write(tmp_path / "a.jsonl"), f"--name={tmp_path}/set", f"--tokenizer={kind}"]
     assert main([*map(str, flags)]) == 0
-    assert data.load(f"{tmp_path}/set").tokenizer.spec == named_tokenizer(kind).spec
-    assert "changes or drops" not in capsys.readouterr().out
     vocabulary = {character: i for i, character in enumerate("dmt")}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))  # it drops all other characters
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "model")
