@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from data import prepare
-from data.texts import TEXTS, Text, divided, split_texts, text_of
+from data.texts import TEXTS, Text, split_texts, text_of
 from run.script import script
 
 PACKAGES = Path(__file__).with_name("packages.txt")  # names, versions and hashes, as pip reads them
@@ -26,7 +26,8 @@ def packages(cfg):
             raise ValueError(f"pip cannot download the packages of {PACKAGES}")
         files = {file.relative_to(folder).as_posix(): file for file in Path(folder).rglob("*.py")}
         texts = {name: text_of(files[name]) for name in sorted(files) if "test" not in name}
-    return divided(texts, [name for package in HELD_OUT for name in texts if name.startswith(package)])
+    val = {name: texts[name] for package in HELD_OUT for name in texts if name.startswith(package)}
+    return split_texts({name: texts[name] for name in texts if name not in val}, val=val)
 
 
 def king_james(cfg):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data.tokenizers import tokenizer_from
+from data.tokenizers import load_error, tokenizer_from
 from run.files import json_hash
 
 ROOT = Path(__file__).resolve().parent
@@ -89,10 +89,8 @@ def load(name):
             tokens = open_array(folder / f"{split}.bin", dtype, info["tokens"], info["sha256"])
             docs = open_array(folder / f"{split}_docs.bin", "int64", info["documents"], info["docs_sha256"])
             splits[split] = Split(tokens, docs, tokenizer.n_vocab)
-    except ModuleNotFoundError:  # the tokenizer needs an optional package
-        raise
     except Exception as error:  # whatever a damaged file provokes
-        raise ValueError(f"{path} cannot be loaded: {error}") from None
+        raise load_error(path, error) from None
     return Dataset(name, **splits, tokenizer=tokenizer, meta=meta, hash=json_hash([meta["splits"], meta["tokenizer"]]))
 
 
@@ -124,8 +122,7 @@ def file_hash(path):
 def open_array(path, dtype, count, sha256):
     """The array in a file. ValueError unless the file is what meta.json says."""
     size = path.stat().st_size
-    is_whole = 0 < size == count * np.dtype(dtype).itemsize
-    if not is_whole or (size < HASHED_BELOW and file_hash(path) != sha256):
+    if size != count * np.dtype(dtype).itemsize or (size < HASHED_BELOW and file_hash(path) != sha256):
         raise ValueError(f"{path} is damaged or incomplete: prepare the dataset again, with --overwrite")
     return np.memmap(path, dtype=dtype, mode="r")
 

@@ -31,9 +31,7 @@ def draw(random, symbols, n):
 
 
 def draw_distinct(random, n):
-    """n different SYMBOLS. ValueError if there are fewer."""
-    if n > len(SYMBOLS):
-        raise ValueError(f"an example has at most {len(SYMBOLS)} different symbols, not {n}: choose shorter --lengths")
+    """n different SYMBOLS."""
     symbols = list(SYMBOLS)
     return "".join(symbols.pop(random.below(len(symbols))) for _ in range(n))
 
@@ -139,15 +137,13 @@ def task_of(dataset):
     """The name of the task whose text a dataset has. ValueError unless today's rule made it, by character."""
     text = dataset.meta["source"]["text"]
     name = text.split(",")[0]
-    problem = None
     if name not in TASKS:
-        problem = f"there is no task {name!r}: prepare one of {', '.join(TASKS)}"
-    elif text != source_of(name):
-        problem = f"another rule made it than today's: python -m data.prepare {name} --overwrite, and train again"
-    elif dataset.tokenizer.spec["kind"] != "char":
-        problem = "answers are scored by character: prepare it with --tokenizer=char"
-    if problem:
-        raise ValueError(f"the text of {dataset.name} is {text!r}, but {problem}")
+        raise ValueError(f"{dataset.name} is {text!r}, which is no task: prepare one of {', '.join(TASKS)}")
+    if text != source_of(name):
+        advice = f"python -m data.prepare {name} --overwrite, and train again"
+        raise ValueError(f"{dataset.name} is {text!r}, but another rule made it than today's: {advice}")
+    if dataset.tokenizer.spec["kind"] != "char":
+        raise ValueError(f"{dataset.name} is not in characters: prepare it with --tokenizer=char")
     return name
 
 

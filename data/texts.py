@@ -6,7 +6,6 @@ called again. To add a text with a name, give it an entry in TEXTS and a line in
 
 import functools
 import hashlib
-import importlib.util
 import itertools
 import json
 import math
@@ -15,7 +14,7 @@ import re
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -24,21 +23,19 @@ from data import file_hash, recall, tasks
 from data.tokenizers import load_error, read_escapes
 from run.files import json_hash
 
-NOWHERE = re.compile("(?!)")  # a pattern that no text has
+NOWHERE = "\0"  # a separator that no text has: see text_of
 SYMPY = "1.14.0"
 SYMPY_SHA256 = "9346b3de2c4ecb7bb0ee7655a86a73d4f8f023d7fc75ca9ef45ebe9961625598"
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 @dataclass(frozen=True)
 class Text:
     read: Callable  # read(cfg), for a PrepareConfig, returns the documents of both splits
     dataset: str  # its name as a dataset in the default tokenizer; "": the user gives one
-    source: str  # what meta.json says it is
+    source: str  # what meta.json says it is: changes when the text does
     tokenizer: str = "char"  # the default
     flags: tuple = ()  # the flags that it takes, of those that only some texts take
-    state: str = ""  # identifies the user's files: changes when they do
     recipe: str = "config/rope.py"  # the config files to train with
 
 
@@ -46,81 +43,74 @@ class Text:
 # Files and other whole texts
 
 
-def split_texts(texts, separator="", val_names=()):
-    """Divides {name: text or file} into documents {"train": …, "val": …}. Validation uses the texts val_names or, if
-    there are none, about a tenth of all: whole texts, otherwise the last tenth of each. Each part of a text between
+def split_texts(texts, separator="", val=()):
+    """Divides {name: text or file} into documents {"train": …, "val": …}. Validation uses those in `val` or, if there
+    are none, about a tenth of the texts: whole texts, otherwise the last tenth of each. Each part of a text between
     separators, if one is given, is a document. ValueError if no text has one."""
     separator = read_escapes(separator)
-    pattern = NOWHERE
-    if separator:  # a text may have the line ends of Windows
-        pattern = re.compile(f"({re.escape(separator)})".replace("\\\n", "\r?\n"))
-        if not any(pattern.search(text_of(source)) for source in texts.values()):
-            raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
+    if not any(separator in text_of(source) for source in texts.values()):
+        raise ValueError(f"--split_on={separator!r} is in no text: write it as the text does, or leave it out")
+    separator = separator or NOWHERE
     rule = "whole texts"
-    if not val_names:
-        val_names = choose_validation(texts)
-    if not val_names:
+    train, val = (texts, val) if val else choose_validation(texts)
+    if not val:
         rule = "the last tenth of each text"
-        texts = cut_ends(texts, pattern)
-        val_names = [*texts][1::2]
-    print(f"for validation: {rule} ({len(val_names):,})")
-    return divided(texts, val_names, pattern)
+        train, val = cut_ends(texts, separator)
+    print(f"for validation: {rule} ({len(val):,})")
+    return documents_of(read_texts, train, val, separator)
 
 
-def divided(texts, val_names, pattern=NOWHERE):
-    """The documents {"train": …, "val": …} of {name: text or file}: those of the texts val_names, in this order, are
-    for validation."""
-    val = {name: texts[name] for name in val_names}
-    train = {name: source for name, source in texts.items() if name not in val}
-    return {
-        "train": functools.partial(read_texts, train, pattern),
-        "val": functools.partial(read_texts, val, pattern),
-    }
+def documents_of(read, train, val, detail):
+    """The documents {"train": …, "val": …} that read_texts or read_rows finds in two {name: source}."""
+    return {"train": functools.partial(read, train, detail), "val": functools.partial(read, val, detail)}
 
 
 def choose_validation(texts, smallest=0, largest=math.inf):
-    """The names of whole texts for validation, of `smallest` to `largest` bytes each, drawn by the hash of their names
-    until they hold a tenth of all bytes. None if there are fewer than ten texts, or if those that fit hold less than a
-    fiftieth."""
+    """({name: text or file} for training, those for validation): whole texts of `smallest` to `largest` bytes each,
+    drawn by the hash of their names until they hold a tenth of all bytes. None if there are fewer than ten texts, or if
+    those that fit hold less than a fiftieth."""
     sizes = {name: len(text_of(source).encode()) for name, source in texts.items()}
     wanted = 0.1 * sum(sizes.values())
-    most_names = max(1, len(sizes) // 5)
-    names = set()
+    train = dict(texts)
+    val = {}
     total = 0
     for name in sorted(sizes, key=lambda name: hashlib.sha256(os.fsencode(name)).digest()):
-        if total >= wanted or len(names) >= most_names:
-            break
         # one huge document must be neither all of the validation text nor all of the training text
-        if smallest <= sizes[name] <= largest and total + sizes[name] <= 2 * wanted:
-            names.add(name)
+        fits = smallest <= sizes[name] <= largest and total + sizes[name] <= 2 * wanted
+        if fits and total < wanted and len(val) < len(texts) // 5:
+            val[name] = train.pop(name)
             total += sizes[name]
     if len(texts) < 10 or total < 0.2 * wanted:
-        return []
-    return [name for name in texts if name in names]
+        return texts, {}
+    return train, {name: texts[name] for name in texts if name in val}
 
 
-def cut_ends(texts, pattern):
-    """Each of {name: text or file} in two parts, one behind the other: its last tenth starts after a separator if there
-    is one in it."""
-    parts = {}
+def cut_ends(texts, separator):
+    """Both parts of {name: text or file}: the last tenth of each text, which starts after a separator if there is one
+    in it, is for validation."""
+    train = {}
+    val = {}
     for name, source in texts.items():
         text = text_of(source)
         start = int(0.9 * len(text))
-        separator = pattern.search(text, start, int(0.98 * len(text)))
-        if separator:
-            start = separator.end()
-        parts[name] = text[:start]
-        parts[f"{name}/end"] = text[start:]  # no file has such a name
-    return parts
+        place = text.find(separator, start, int(0.98 * len(text)))
+        if place >= 0:
+            start = place + len(separator)
+        train[name] = text[:start]
+        val[name] = text[start:]
+    return train, val
 
 
-def read_texts(texts, pattern):
+def read_texts(texts, separator):
     """Yields (name, document) of {name: text or file}: whole texts, or their parts between separators."""
+    end = separator if separator.isspace() else ""  # a document keeps the blank line after it
     for name, source in texts.items():
-        parts = pattern.split(text_of(source))  # a document, its separator, the next document, …
-        for part, end in itertools.zip_longest(parts[::2], parts[1::2], fillvalue=""):
+        *parts, last = text_of(source).split(separator)
+        for part in parts:
             if part:
-                yield name, part + end if end.isspace() else part  # a document keeps the blank line after it
+                yield name, part + end
+        if last:
+            yield name, last
 
 
 def text_of(source):
@@ -142,24 +132,21 @@ def find_files(paths, glob):
     queue = sorted(given)
     folders = set()
     files = {}  # the hash of the content -> the file
-    n_left_out = 0
+    n_found = 0
     for path in queue:
-        is_chosen = path in given or not path.name.startswith(".")
-        if is_chosen and path.is_dir():
+        is_visible = path in given or not path.name.startswith(".")
+        if is_visible and path.is_dir():
             if path.resolve() not in folders:  # a link may lead back
                 queue += sorted(path.iterdir())
             folders.add(path.resolve())
             continue
-        if path not in given:
-            is_chosen &= any(map(PurePath(str(path).lower()).match, patterns))
-        content = file_hash(path) if is_chosen and path.stat().st_size > 0 else None
-        if content is None or content in files:
-            n_left_out += 1
-        else:
-            files[content] = path.parent.resolve() / path.name
+        n_found += 1
+        has_name = path in given or any(map(Path(str(path).lower()).match, patterns))
+        if is_visible and has_name and path.stat().st_size > 0:
+            files.setdefault(file_hash(path), path.parent.resolve() / path.name)
     if not files:
         raise ValueError(f"no text found: {' '.join(paths)} is empty, or has no file that matches --glob={glob!r}")
-    print(f"{len(files):,} files; left out: {n_left_out:,} (not {glob}, hidden, empty, or copies)")
+    print(f"{len(files):,} files; left out: {n_found - len(files):,} (not {glob}, hidden, empty, or copies)")
     root = os.path.commonpath([file.parent for file in files.values()])
     return {file.relative_to(root).as_posix(): file for file in sorted(files.values())}
 
@@ -190,75 +177,65 @@ def named_splits(files):
 ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")  # the endings of files that hold a document per row
 
 
-def rows_in_file(path, column):
-    """(number, row) for each row of a file: a line of JSON or, of parquet, a dict, which has this column if there is
-    one."""
-    with open(path, "rb") as file:
-        if path.suffix.lower() != ".parquet":
-            yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
-            return
+def rows_of(table, column):
+    """The rows of a table, which is a file or a dataset of the hub: dicts or, in a file of JSON, lines."""
+    if not isinstance(table, Path):
+        yield from table
+    elif table.suffix.lower() == ".parquet":
         import pyarrow.parquet  # optional
 
-        table = pyarrow.parquet.ParquetFile(file)
-        columns = [column] if column in table.schema_arrow.names else None
-        batches = table.iter_batches(1000, columns=columns)
-        yield from enumerate(itertools.chain.from_iterable(batch.to_pylist() for batch in batches), 1)
+        file = pyarrow.parquet.ParquetFile(table)
+        columns = [column] if column in file.schema_arrow.names else None
+        for batch in file.iter_batches(1000, columns=columns):
+            yield from batch.to_pylist()
+    else:
+        with open(table, "rb") as lines:
+            yield from lines
 
 
-def read_rows(tables, rows_in, column):
-    """Yields (name, text) of each row of the tables; the text may be empty. ValueError for a row that cannot be read or
-    has no text."""
-    for table in tables:
+def read_rows(tables, column):
+    """Yields (name, text) of each row of {name: table} that has text. ValueError for a row that cannot be read, or has
+    something else."""
+    for name, table in tables.items():
         number = 1
         try:
-            for number, row in rows_in(table, column):
-                row = json.loads(row) if isinstance(row, bytes) else row
-                columns = row if isinstance(row, dict) else {}
-                text = columns.get(column, row)
+            for number, row in enumerate(rows_of(table, column), 1):
+                if isinstance(row, bytes):
+                    row = json.loads(row.strip() or "null")
+                text = row.get(column, row) if isinstance(row, dict) else row
                 if not isinstance(text, str | None):
-                    raise ValueError(
-                        f"--column={column!r} is {'missing' if text is row else type(text).__name__}, not text; "
-                        f"the columns are {', '.join(columns) or 'none'}"
-                    )
-                (text or "").encode()  # an error for half a surrogate pair
-                yield f"{table}, row {number}", text or ""
+                    raise ValueError(f"--column={column!r} is not text in {str(row)[:100]}")
+                if text:
+                    yield f"{name}, row {number}", text
         except Exception as error:  # whatever a damaged file provokes
-            raise load_error(f"{table}, row {number}", error) from None
+            raise load_error(f"{name}, row {number}", error) from None
 
 
-def split_rows(cfg, train, val, rows_in):
-    """The documents {"train": …, "val": …} of tables, whose rows rows_in(table, column) yields. Validation uses the
-    tables `val` or, without any, 0.05% of the rows as in nanoGPT, but up to a tenth of a small dataset."""
-    read_train = functools.partial(read_rows, train, rows_in, cfg.column)
+def split_rows(train, val, column):
+    """The documents {"train": …, "val": …} of two {name: table}. If `val` is empty, validation uses 0.05% of the rows
+    as in nanoGPT, but up to a tenth of a small dataset."""
+    documents = documents_of(read_rows, train, val, column)
     if val:
-        return {"train": read_train, "val": functools.partial(read_rows, val, rows_in, cfg.column)}
-    has_text = np.array([text != "" for _, text in tqdm(read_train(), "counting rows")])
-    rows = np.flatnonzero(has_text)
-    n_val = math.ceil(max(0.0005 * len(rows), min(100, 0.1 * len(rows))))
-    is_val = np.zeros_like(has_text)
-    is_val[rows[np.random.default_rng(2357).permutation(len(rows))[:n_val]]] = True
-    print(f"for validation: {n_val:,} of {len(rows):,} rows with text, drawn at random")
+        return documents
+    n_rows = sum(1 for _ in tqdm(documents["train"](), "counting rows"))
+    n_val = math.ceil(max(0.0005 * n_rows, min(100, 0.1 * n_rows)))
+    is_val = np.zeros(n_rows, bool)
+    is_val[np.random.default_rng(2357).permutation(n_rows)[:n_val]] = True
+    print(f"for validation: {n_val:,} of {n_rows:,} rows with text, drawn at random")
     return {
-        "train": lambda: itertools.compress(read_train(), ~is_val),
-        "val": lambda: itertools.compress(read_train(), is_val),
+        "train": lambda: itertools.compress(documents["train"](), ~is_val),
+        "val": lambda: itertools.compress(documents["train"](), is_val),
     }
 
 
-def hub_rows(cfg, path):
-    """The documents of a dataset of the Hugging Face hub. ValueError if it cannot be loaded."""
+def hub_rows(path, cfg):
+    """The documents of a dataset of the Hugging Face hub."""
     import datasets  # optional
 
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error below says what went wrong
-    try:
-        splits = datasets.load_dataset(path, cfg.config or None).select_columns(cfg.column)
-    except Exception as error:  # whatever the network or the hub provokes
-        raise load_error(path, error) from None
-    if "train" not in splits:
-        raise ValueError(f"{path} has no split 'train', only: {', '.join(splits)}")
-    val = [name for name in splits if split_named(name) == "val"]
-    left_out = [name for name in splits if name not in ("train", *val)]
-    print(f"splits for validation: {', '.join(val) or 'none'}; left out: {', '.join(left_out) or 'none'}")
-    return split_rows(cfg, ["train"], val, lambda split, column: enumerate(splits[split], 1))
+    splits = datasets.load_dataset(path, cfg.config or None).select_columns(cfg.column)
+    val = {name: splits[name] for name in splits if split_named(name) == "val"}
+    print(f"of the splits {', '.join(splits)}: train is for training, for validation {', '.join(val) or 'none'}")
+    return split_rows({"train": splits["train"]}, val, cfg.column)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -266,7 +243,9 @@ def hub_rows(cfg, path):
 
 
 def sympy(cfg):
-    folder = Path(importlib.util.find_spec("sympy").origin).resolve().parent  # without importing it
+    import sympy
+
+    folder = Path(sympy.__file__).parent
     files = {}
     content = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -281,7 +260,7 @@ def sympy(cfg):
             f"pip install --force-reinstall sympy=={SYMPY}"
         )
     # the validation text has room for long contexts in many documents, none of which weighs much
-    return divided(files, choose_validation(files, smallest=4_000, largest=50_000))
+    return documents_of(read_texts, *choose_validation(files, smallest=4_000, largest=50_000), NOWHERE)
 
 
 def shakespeare(cfg):
@@ -289,30 +268,28 @@ def shakespeare(cfg):
         content = urllib.request.urlopen(SHAKESPEARE, timeout=60).read()
     except OSError as error:
         raise load_error(f"{SHAKESPEARE} (save it as a file and prepare that, if there is no network)", error) from None
-    if hashlib.sha256(content).hexdigest() != SHAKESPEARE_SHA256:
-        raise ValueError(f"{SHAKESPEARE} is not Tiny Shakespeare")
     return split_texts({"input.txt": content.decode()})
 
 
 def hub(path):
     """The Text of the dataset OWNER/NAME of the Hugging Face hub."""
-    return Text(lambda cfg: hub_rows(cfg, path), Path(path).name, path, "gpt2", ("column", "config"))
+    return Text(functools.partial(hub_rows, path), Path(path).name, path, "gpt2", ("column", "config"))
 
 
-def generated(document, name, source, config):
-    """The Text of what document(seed) makes for many seeds. config: the config file for it."""
+def generated(document, name, source, recipe):
+    """The Text of what document(seed) makes for many seeds."""
 
     def read(cfg):
         return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)})
 
-    return Text(read, f"{name}_char", source, recipe=f"config/{config}.py config/rope.py")
+    return Text(read, f"{name}_char", source, recipe=recipe)
 
 
 TEXTS = {
     "sympy": Text(sympy, "sympy_char", f"sympy {SYMPY}"),
     "shakespeare_char": Text(shakespeare, "shakespeare_char", "tiny shakespeare"),
     "shakespeare": Text(shakespeare, "shakespeare", "tiny shakespeare", "gpt2"),
-    "recall": generated(recall.document, "recall", recall.SOURCE, "recall"),
+    "recall": generated(recall.document, "recall", recall.SOURCE, "config/recall.py config/rope.py"),
     "openwebtext": hub("Skylion007/openwebtext"),
 }
 
@@ -327,29 +304,24 @@ def find_text(names, glob):
     if name in TEXTS:
         return TEXTS[name]
     if name in tasks.TASKS:  # no other one is called: it may be unfinished
-        return generated(functools.partial(tasks.document, name), name, tasks.source_of(name), "task")
+        document = functools.partial(tasks.document, name)
+        return generated(document, name, tasks.source_of(name), "config/task.py config/rope.py")
     if name.startswith("hf:"):
         return hub(name.removeprefix("hf:"))
     return files_text(names, glob)
 
 
 def files_text(paths, glob):
-    """The Text in the user's files and folders. ValueError if only some of them hold rows."""
+    """The Text in the user's files and folders: rows if one of them has an ending of ROWS."""
     for path in paths:
         if not Path(path).exists():
             raise ValueError(
-                f"{path!r} is not a file or a folder; TEXT is one of {', '.join([*TEXTS, *tasks.TASKS])}, or hf:NAME "
-                "from the Hugging Face hub, or your own files and folders"
+                f"{path!r} is not a file, a folder or the name of a text: python -m data.prepare --help lists them"
             )
     files = find_files(paths, glob)
-    kinds = {file.suffix.lower() in ROWS: file for file in files.values()}  # whether it holds rows: one such file
-    if len(kinds) > 1:
-        raise ValueError(f"{kinds[True]} holds rows and {kinds[False]} text: prepare them separately (--glob)")
     train, val = named_splits(files)
-    source = " ".join(str(Path(path).resolve()) for path in paths)
-    state = json_hash({path: file_hash(file) for path, file in files.items()})
-    if True in kinds:
-        tables = train.values(), val.values()
-        return Text(lambda cfg: split_rows(cfg, *tables, rows_in_file), "", source, "gpt2", ("glob", "column"), state)
-    texts = train | val
-    return Text(lambda cfg: split_texts(texts, cfg.split_on, val), "", source, "char", ("glob", "split_on"), state)
+    content = json_hash({path: file_hash(file) for path, file in files.items()})
+    source = f"{' '.join(str(Path(path).resolve()) for path in paths)}, {content[:10]}"
+    if any(file.suffix.lower() in ROWS for file in files.values()):
+        return Text(lambda cfg: split_rows(train, val, cfg.column), "", source, "gpt2", ("glob", "column"))
+    return Text(lambda cfg: split_texts(train, cfg.split_on, val), "", source, "char", ("glob", "split_on"))

@@ -6,7 +6,6 @@ spec: plain types from which tokenizer_from rebuilds it.
 """
 
 import base64
-import os
 import re
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import tiktoken
 from run.files import json_hash
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-END_OF_TEXT = "<|endoftext|>"
 
 
 def read_escapes(text):
@@ -40,21 +38,17 @@ class CharTokenizer:
     def __init__(self, chars):
         self.chars = "".join(sorted(chars))
         self.n_vocab = len(self.chars)
-        self.codes = codepoints(self.chars)
+        self.ids = {character: id for id, character in enumerate(self.chars)}
         self.spec = {"kind": "char", "chars": self.chars}
 
     def encode(self, text, plain=False):  # there are no special tokens
-        unknown = set(text).difference(self.chars)
+        unknown = set(text) - self.ids.keys()
         if unknown:
-            raise ValueError(f"the tokenizer lacks {''.join(sorted(unknown))[:20]!r} (a bpe:N tokenizer lacks nothing)")
-        return np.searchsorted(self.codes, codepoints(text))
+            raise ValueError(f"the tokenizer lacks {min(unknown)!r} (a bpe:N tokenizer lacks nothing)")
+        return np.fromiter(map(self.ids.get, text), np.int64)
 
     def decode_bytes(self, ids):
         return "".join(self.chars[i] for i in ids).encode()
-
-
-def codepoints(text):
-    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 class Tiktoken:
@@ -85,7 +79,7 @@ def gpt2_tokenizer():
 def bpe_tokenizer(pattern, tokens):
     """A byte-pair encoding trained here. `tokens` are all its tokens except <|endoftext|>, in base64, by id."""
     ranks = {base64.b64decode(token): rank for rank, token in enumerate(tokens)}
-    special = {END_OF_TEXT: len(ranks)}
+    special = {"<|endoftext|>": len(ranks)}
     encoding = tiktoken.Encoding("bpe", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
     return Tiktoken(encoding, {"kind": "bpe", "pattern": pattern, "tokens": tokens})
 
@@ -97,8 +91,8 @@ class HubTokenizer:
     def __init__(self, name, sha256=""):
         import transformers  # optional
 
-        if Path(name).expanduser().is_dir():
-            name = str(Path(name).expanduser().resolve())
+        if Path(name).is_dir():
+            name = str(Path(name).resolve())
         try:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         except Exception as error:  # whatever the network or the hub provokes
@@ -144,14 +138,15 @@ def tokenizer_from(spec):
 def named_tokenizer(name):
     """An existing tokenizer, as --tokenizer=NAME takes it: gpt2, data:NAME for that of a prepared dataset, or hf:NAME
     for that of a model of the Hugging Face hub or in a folder."""
+    kind, _, source = name.partition(":")
     if name == "gpt2":
         return gpt2_tokenizer()
-    if name.startswith("data:"):
+    if kind == "data":
         from data import load  # it imports this module
 
-        return load(os.path.expanduser(name.removeprefix("data:"))).tokenizer
-    if name.startswith("hf:"):
-        return HubTokenizer(name.removeprefix("hf:"))
+        return load(source).tokenizer
+    if kind == "hf":
+        return HubTokenizer(source)
     raise ValueError(f"--tokenizer={name!r} must be gpt2, data:NAME or hf:NAME; data.prepare also takes char and bpe:N")
 
 
@@ -164,14 +159,11 @@ def make_tokenizer(name, documents):
             for _, text in documents[split]():
                 chars.update(text)
         return CharTokenizer(chars)
-    size = name.removeprefix("bpe:")
-    if not size.isdecimal() or int(size) < 257:
-        raise ValueError(f"--tokenizer={name!r} must be bpe:N with N of at least 257 (256 bytes and <|endoftext|>)")
     import rustbpe  # only needed to train a BPE
 
     texts = (text for _, text in documents["train"]())
     trainer = rustbpe.Tokenizer()
-    # one id is for <|endoftext|>
-    trainer.train_from_iterator(texts, int(size) - 1, buffer_size=64, pattern=GPT2_PATTERN)
+    n_tokens = int(name.removeprefix("bpe:")) - 1  # one more is <|endoftext|>
+    trainer.train_from_iterator(texts, n_tokens, buffer_size=64, pattern=GPT2_PATTERN)
     ranks = trainer.get_mergeable_ranks()  # by id
     return bpe_tokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])

@@ -114,19 +114,20 @@ def shown(tmp_path, capsys):
 
 
 def test_the_command(trained, shown, refused, tmp_path, monkeypatch, capsys):
-    text = facts_dataset(tmp_path, "copy")
+    text = facts_dataset(tmp_path, "repeat_copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     assert f"evaluate  python -m evaluation.answers {runs[1]}" in capsys.readouterr().out
     learnable = trained("learnable", dataset=text, block_size=64)
-    lines, out = shown(*runs, learnable, f"--keep={tmp_path}", "--lengths=40,80")
-    assert lines["exact"] == ["copy", "5", "10", "20", "40", "80"]
+    lines, out = shown(*runs, learnable, f"--keep={tmp_path}", "--lengths=1,40,80")
+    assert "of the 4 examples of 1 symbols, 2 are different" in out
+    assert lines["exact"] == ["repeat_copy", "1", "5", "10", "20", "40", "80"]
     absolute = lines[str(learnable)]
-    assert absolute[2].endswith("%") and absolute[3:] == ["—", "—"]  # examples of 40 symbols do not fit
+    assert absolute[3].endswith("%") and absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
     assert "0 of 2 models learned it; reach: 0, 0" in out
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
     (kept,) = tmp_path.glob("alibi*.npz")
     for names in ([kept], runs):
-        assert "0 of 2 models learned it; reach: 0, 0" in shown(*names, "--lengths=40,80")[1]
+        assert "0 of 2 models learned it; reach: 0, 0" in shown(*names, "--lengths=1,40,80")[1]
     assert "prepare one of" in refused(answers.main, trained("rope"))
-    monkeypatch.setitem(tasks.TASKS, "copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
+    monkeypatch.setitem(tasks.TASKS, "repeat_copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
     assert "another rule" in refused(answers.main, *runs)

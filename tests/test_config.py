@@ -117,3 +117,4 @@ def test_help_lists_every_field_with_its_default_and_comment(module, capsys):
     assert text.startswith(module.__doc__.strip().splitlines()[0])
     rows = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  --")]
     assert rows and all(len(row) == 2 for row in rows)
+    assert "|llama3] " in text or module in (bench, pictures)  # --rope_scaling

@@ -48,24 +48,18 @@ def logits(checkpoint, idx):
     return checkpoint.model("cpu")(idx, idx)[0]
 
 
-@pytest.mark.parametrize("kind", ["gelu_new", "gelu", "old file", "without head"])
+@pytest.mark.parametrize("activation, is_old", [("gelu_new", False), ("gelu", False), ("gelu_new", True)])
 @torch.no_grad()
-def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path, imported):
-    activation = "gelu" if kind == "gelu" else "gelu_new"
+def test_a_gpt2_gives_its_own_logits(activation, is_old, tmp_path, imported):
     theirs = write_gpt2(tmp_path, activation_function=activation)
-    if kind == "old file":
-        masks = {f"transformer.h.0.attn.{name}": torch.ones(1) for name in ("bias", "masked_bias")}
-        torch.save(theirs.state_dict() | masks, tmp_path / "pytorch_model.bin")
+    if is_old:  # with masks, and without a head, as on the hub: wte.weight, h.0.ln_1.weight
+        masks = {"h.0.attn.bias": torch.ones(1), "h.0.attn.masked_bias": torch.ones(1)}
+        torch.save(theirs.transformer.state_dict() | masks, tmp_path / "pytorch_model.bin")
         (tmp_path / "model.safetensors").unlink()
-    if kind == "without head":  # as on the hub: wte.weight, h.0.ln_1.weight
-        theirs.transformer.save_pretrained(tmp_path)
     idx = torch.randint(V, (3, 16))
     checkpoint = load_checkpoint(imported(tmp_path))
     assert checkpoint.config == GPTConfig(16, V, 2, 2, 64, gelu_tanh=activation == "gelu_new")
     assert (logits(checkpoint, idx) - theirs(idx).logits).abs().max() <= 1e-4
-    text = theirs.generate(idx[:, :4], max_new_tokens=12, do_sample=False)
-    ours = checkpoint.model("cpu")
-    assert torch.equal(torch.stack([*ours.generate(idx[:, :4], 12, temperature=0)], dim=1), text[:, 4:])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +70,6 @@ def test_a_gpt2_gives_its_own_logits_and_text(kind, tmp_path, imported):
         ("scale_attn_weights", False, "scale_attn_weights"),
         ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
         ("n_layer", 3, "transformer.h.2.attn."),
-        ("n_layer", 1, "transformer.h.1.ln_1."),
         ("n_embd", 128, "transformer.h.0.attn.c_attn.bias', torch.Size([192]), torch.Size([384])"),
     ],
 )
@@ -89,19 +82,15 @@ def test_mistake_importing_what_model_py_does_not_compute(name, value, word, tmp
 
 @pytest.fixture(scope="module")
 def nanogpt(tmp_path_factory):
-    """A model, and a folder with the checkpoint that nanoGPT would write in bfloat16, compiled, distributed, and with its
-    first versions' masks."""
+    """A model, and a folder with the checkpoint that nanoGPT would write in bfloat16, compiled, and with its first
+    versions' masks."""
     model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
-    weights = {}
     for p in model.parameters():
         p.data = (10 * p).bfloat16().float()
-    for name, p in model.state_dict().items():
-        prefix = "module._orig_mod." if "h.0" in name else "_orig_mod.module."
-        weights[prefix + name.replace("pos.wpe", "transformer.wpe")] = p.bfloat16()
-    for n in range(2):
-        weights[f"_orig_mod.transformer.h.{n}.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
+    weights = {name.replace("pos.wpe", "transformer.wpe"): p.bfloat16() for name, p in model.state_dict().items()}
+    weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
     content = {
-        "model": weights,
+        "model": {f"_orig_mod.{name}": p for name, p in weights.items()},
         "model_args": dict(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=False, vocab_size=V, dropout=0.0),
         "iter_num": 250,
     }
@@ -120,25 +109,23 @@ def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt, imported, refused):
     assert "tools.import_weights" in refused(sample.main, folder / "ckpt.pt")
 
 
-@pytest.fixture(params=["nanogpt", "gpt2"])
-def foreign(request, nanogpt, tmp_path, imported):
-    """The run folder of a model from other code."""
-    if request.param == "nanogpt":
-        return imported(nanogpt[1] / "ckpt.pt")
-    write_gpt2(tmp_path / "m")
-    return imported(tmp_path / "m")
-
-
 @pytest.mark.usefixtures("few_documents")
-def test_it_is_sampled_and_evaluated_beside_a_run(foreign, dataset, trained, evaluate, refused):
-    texts, _ = write_sample(foreign, start="def f", num_samples=2, max_new_tokens=20)
-    assert [text[:5] for text in texts] == ["def f"] * 2 and [len(text) for text in texts] == [25, 25]
+def test_it_is_sampled_and_evaluated_but_no_run_to_resume(tmp_path, imported, dataset, trained, evaluate, refused):
+    write_gpt2(tmp_path / "gpt2")
+    foreign = imported(tmp_path / "gpt2")
+    ((text,), _) = write_sample(foreign, start="def f", num_samples=1, max_new_tokens=20)
+    assert text[:5] == "def f" and len(text) == 25
     pair = foreign, trained("rope")
     assert "--dataset" in refused(eval_length.main, *pair)
     assert len(evaluate(*pair, f"--dataset={dataset}").rows) == 2
+    flags = f"--out_dir={foreign}", "--device=cpu"
+    assert "--dataset" in refused(train.main, "--eval_only", *flags)
+    assert train.main(["--eval_only", *flags, f"--dataset={dataset}"]) == 0
+    assert f"--init_from={foreign}" in refused(train.main, *flags, f"--dataset={dataset}")
 
 
-def test_training_starts_from_it(foreign, dataset, tmp_path, refused):
+def test_training_starts_from_it(nanogpt, imported, dataset, tmp_path, refused):
+    foreign = imported(nanogpt[1] / "ckpt.pt")
     flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--device=cpu"]
     assert "--dataset" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
     flags.append(f"--dataset={dataset}")
@@ -152,15 +139,5 @@ def test_training_starts_from_it(foreign, dataset, tmp_path, refused):
         for name, tensor in ours.weights.items():
             n = n_rows if name == "pos.wpe.weight" else None
             assert torch.equal(tensor[:n], theirs.weights[name][:n])
-    for other in ("--bias=False" if theirs.config.bias else "--bias", "--n_layer=1"):
-        name = other.removeprefix("--").partition("=")[0]
-        assert f"has {name}=" in refused(train.main, *flags, other, f"--out_dir={tmp_path}/r")
+    assert "has bias=" in refused(train.main, *flags, "--bias", f"--out_dir={tmp_path}/r")
     assert not (tmp_path / "r").exists()
-    write_sample(folder)  # it now has the dataset's tokenizer
-
-
-def test_eval_only_works_and_it_is_no_run_to_resume(foreign, dataset, capsys, refused):
-    train.main(["--eval_only", f"--out_dir={foreign}", f"--dataset={dataset}", "--device=cpu"])
-    assert "nats per token" in capsys.readouterr().out
-    assert "--dataset" in refused(train.main, "--eval_only", f"--out_dir={foreign}")
-    assert f"--init_from={foreign}" in refused(train.main, f"--out_dir={foreign}", f"--dataset={dataset}")
