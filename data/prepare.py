@@ -96,6 +96,8 @@ def write_dataset(folder, temporary, documents, tokenizer, source):
     write(folder / "meta.json", json.dumps(meta, indent=1))
     for split, info in splits.items():
         print(f"{folder}/{split}.bin: {info['tokens']:,} tokens in {info['documents']:,} documents")
+    if splits["val"]["documents"] < 20:
+        print("note: evaluations need 20 validation documents for ±: give more documents, or divide them (--split_on)")
 
 
 def main(argv):

@@ -233,8 +233,11 @@ def hub_rows(path, cfg):
     import datasets  # optional
 
     splits = datasets.load_dataset(path, cfg.config or None).select_columns(cfg.column)
+    if "train" not in splits:
+        raise ValueError(f"{path} has no split 'train', only: {', '.join(splits)}")
     val = {name: splits[name] for name in splits if split_named(name) == "val"}
-    print(f"of the splits {', '.join(splits)}: train is for training, for validation {', '.join(val) or 'none'}")
+    left_out = [name for name in splits if name not in ("train", *val)]
+    print(f"splits for validation: {', '.join(val) or 'none'}; left out: {', '.join(left_out) or 'none'}")
     return split_rows({"train": splits["train"]}, val, cfg.column)
 
 

@@ -159,11 +159,14 @@ def make_tokenizer(name, documents):
             for _, text in documents[split]():
                 chars.update(text)
         return CharTokenizer(chars)
+    size = name.removeprefix("bpe:")
+    if not size.isdecimal() or int(size) < 257:
+        raise ValueError(f"--tokenizer={name!r} must be bpe:N with N of at least 257 (256 bytes and <|endoftext|>)")
     import rustbpe  # only needed to train a BPE
 
     texts = (text for _, text in documents["train"]())
     trainer = rustbpe.Tokenizer()
-    n_tokens = int(name.removeprefix("bpe:")) - 1  # one more is <|endoftext|>
-    trainer.train_from_iterator(texts, n_tokens, buffer_size=64, pattern=GPT2_PATTERN)
+    # one id is for <|endoftext|>
+    trainer.train_from_iterator(texts, int(size) - 1, buffer_size=64, pattern=GPT2_PATTERN)
     ranks = trainer.get_mergeable_ranks()  # by id
     return bpe_tokenizer(GPT2_PATTERN, [base64.b64encode(bytes(token)).decode() for token, _ in ranks])

@@ -111,6 +111,7 @@ MISTAKES = {  # files -> what the line must name
     "texts --glob=*.md": "--glob='*.md'",
     "texts --split_on=<|end|>": "--split_on='<|end|>'",
     "texts --tokenizer=word": "--tokenizer='word'",
+    "texts --tokenizer=bpe:256": "--tokenizer='bpe:256'",
     "texts --tokenizer=data:no_such": "'no_such'",
     "utf-8 --tokenizer=data:{dataset}": "utf-8",  # it has characters that the tokenizer lacks
     "binary": "binary is not UTF-8",
