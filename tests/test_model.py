@@ -363,17 +363,31 @@ def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, lay
             assert buffer.size(2) <= 2 * (window + max(chunks))
 
 
-@pytest.mark.parametrize("scheme", ALL)
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+
+
+# every scheme is traced, which takes a second; only three go through the whole compiler, unless  pytest -m slow
+COMPILED = [(scheme, "aot_eager") for scheme in ALL]
+for name in ALL:
+    slow = [] if name in ("rope", "alibi", "fox") else [pytest.mark.slow]
+    COMPILED.append(pytest.param(name, "inductor", marks=[needs_compiler, *slow]))
+
+
+@pytest.mark.parametrize("scheme, backend", COMPILED)
 @torch._dynamo.config.patch(error_on_recompile=True)
-def test_training_compiles_into_one_graph_once(scheme):
+def test_training_compiles_into_one_graph_once_and_computes_the_same(scheme, backend):
     torch._dynamo.reset()
-    model = build(scheme).float()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    model = build(scheme, n_layer=2 if backend == "aot_eager" else 1).float()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
     for n in range(3):
         idx = tokens(model, 2, 24, seed=n)
-        loss = compiled(idx, idx)[1]
-        torch.testing.assert_close(loss, model(idx, idx)[1])
-        loss.backward()
+        results = []
+        for step_model in (model, compiled):
+            model.zero_grad()
+            loss = step_model(idx, idx)[1]
+            loss.backward()
+            results.append([loss.detach(), *(p.grad for p in model.parameters())])
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
 def test_compiled_rotations_equal_the_complex_products_bit_for_bit():
@@ -393,22 +407,21 @@ def test_a_sink_is_the_same_with_padded_channels(monkeypatch):
     close(model(idx, idx)[0], expected, 1e-12)
 
 
-def test_the_loss_in_chunks_equals_the_loss(monkeypatch):
+def test_the_loss_of_many_logits_is_the_same_loss(monkeypatch):
     model = build("rope")
     idx = tokens(model, 2, 24)
     targets = tokens(model, 2, 24, seed=1)
     results = []
-    for limit in (2**26, 11 * 48 - 1, 11 * 7, 11, 1):  # all 48 rows at once; at most 47, 7, 1 and 1 rows
+    for limit in (11 * 48, 11 * 48 - 1):
         monkeypatch.setattr(M, "MAX_LOGITS", limit)
         model.zero_grad()
         logits, loss = model(idx, targets)
         (3 * loss).backward()
         assert (logits is None) == (limit < 11 * 48)
-        grads = [p.grad.clone() for p in model.parameters()]
-        results.append([loss.detach().float(), *grads])
+        results.append([loss.detach().float(), *(p.grad for p in model.parameters())])
         with torch.no_grad():
             torch.testing.assert_close(model(idx, targets)[1], loss)
-        torch.testing.assert_close(results[-1], results[0])
+    torch.testing.assert_close(results[1], results[0])
 
 
 @pytest.mark.parametrize("scheme", ALL)
@@ -585,7 +598,7 @@ def test_with_a_rope_fraction_the_slow_pairs_stand_still(scaling):
     assert size == same_size
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("scheme", ["alibi", "fox"])
 def test_bfloat16_channels_stay_exact_when_compiled(scheme):
     """Compiled code skips a cast to bfloat16 and back, so no channel may rely on its rounding."""
