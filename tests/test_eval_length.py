@@ -1,4 +1,3 @@
-import os
 import shutil
 import signal
 import subprocess
@@ -291,14 +290,6 @@ def test_a_killed_evaluation_leaves_nothing_after_the_next_call(runs, evaluate, 
     assert {path.suffix for path in run.glob(".*")} == {".tmp"}
     evaluate(run)
     assert not [*run.glob(".*")]
-
-
-def test_the_users_settings_of_matplotlib_do_not_matter(runs, tmp_path):
-    command = [sys.executable, eval_length.__file__, runs / "rope", "--blocks=5", f"--results_dir={tmp_path}"]
-    foreign = os.environ | {"MPLBACKEND": "module://of_a_notebook", "MATPLOTLIBRC": str(tmp_path)}
-    (tmp_path / "matplotlibrc").write_text("text.usetex: True")
-    out = subprocess.run(command, env=foreign, capture_output=True, text=True, check=True).stdout
-    assert "picture  " in out
 
 
 # ----------------------------------------------------------------------------------------------------------
