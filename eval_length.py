@@ -219,7 +219,7 @@ def print_report(results, lengths, reference):
         print_table(f"minus {reference} at", [n for n in lengths if n >= trained], differences(others, "minus"))
     print()
     for name, result in results.items():
-        words = "undefined past its training length"
+        words = "no loss past its training length"
         if result["rise"]:
             change = signed(result["rise"]["mean"], result["rise"]["width"])
             words = f"lowest at {result['rise']['from']:,}, {change} from there on: {result['rise']['verdict']}"

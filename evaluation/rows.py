@@ -245,7 +245,7 @@ def print_differences(rows, reference):
     """Prints in which settings, besides the scheme, rows differ from the reference row."""
     settings = {name: row.about["settings"] | row.about["model"] for name, row in rows.items()}
     for name, values in settings.items():
-        names = [key for key in values if not key.startswith("pos_")]
+        names = [key for key in values if not key.startswith(("pos_", "rope_"))]
         changed = [f"{key}={values[key]}" for key in names if values[key] != settings[reference].get(key, values[key])]
         if changed:
             print(f"note: unlike {reference}, {name} has {', '.join(changed)}")

@@ -97,7 +97,7 @@ def changed_settings(run, cfg, dataset):
     fixed = changed.keys() & {*vars(run.config), *FIXED}
     # without --resume nothing may change; with it, all but the model and what is FIXED
     if fixed or (changed and not cfg.resume):
-        advice = "choose another --out_dir, --overwrite it" + ("" if fixed else ", or --resume it with this change")
+        advice = "choose another --out_dir, or --overwrite it" + ("" if fixed else ", or --resume it with this change")
         differences = ", ".join(f"{name}={old.get(name)!r}, now {value!r}" for name, value in changed.items())
         raise ValueError(f"{run.folder} holds another run ({differences}): {advice}")
     return changed
