@@ -31,7 +31,6 @@ ANSWERS = {  # what users of nanoGPT type -> what there is instead
     "decay_lr": "for a constant rate, set --min_lr to --learning_rate",
     "eval_iters": "an evaluation reads 65,536 tokens, and --eval_only the whole validation text",
     "always_save_checkpoint": "a checkpoint is saved every --eval_interval steps",
-    "wandb_log": "did you mean --wandb_mode?",
     "wandb_run_name": "the name of the run is that of --out_dir",
     "backend": "it follows from --device",
 }
