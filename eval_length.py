@@ -20,7 +20,7 @@ from tqdm import tqdm
 import config
 import data
 from evaluation.pictures import draw_losses
-from evaluation.rows import TOKENS, RunsConfig, Targets, code_hash, open_runs, print_differences, rows_of, save_results
+from evaluation.rows import TOKENS, RunsConfig, Targets, code_hash, open_runs, print_unlike, rows_of, save_results
 from evaluation.statistics import FEWEST_DOCUMENTS, FLAT, interval, pair, rise
 from run import files, tracking
 from run.checkpoint import own_settings
@@ -33,7 +33,7 @@ class EvalConfig(RunsConfig):
     # what is measured
     lengths: str = ""  # comma-separated; default: 1/4 to 16 times the training length
     blocks: config.Count = 256  # how many places of the text are scored, if it has room for them
-    block_tokens: config.Count = 8  # targets in a block, or a quarter of the shortest length if that is less
+    block_tokens: config.Count = 8  # targets in a block: at most a quarter of the shortest length
     seed: config.Seed = 1337  # for the choice of blocks
     wandb_mode: tracking.WandbMode = "auto"  # auto: as you have set wandb, or online if logged in, else offline
     wandb_project: str = ""  # where the charts go; default: as you have set wandb, or lengthwise
@@ -71,7 +71,7 @@ def choose_lengths(cfg, trained):
 def choose_blocks(split, longest, scored, n, seed):
     """The place of the last target of n blocks, and the document of each: both (n,). Blocks are evenly spread, from one
     random offset, over the text after the part on which checkpoints were chosen. Those whose longest window lies in
-    one document come first; windows cross documents, unmasked as in training, only if these are too few."""
+    one document are preferred; windows cross documents, unmasked as in training, only if these are too few."""
     first = max(longest, data.tuning_part(len(split.tokens)) + scored)
     ends = np.arange(first, len(split.tokens), scored)
     if len(ends) < 2:
@@ -104,14 +104,14 @@ def score(model, windows, scored, device, dtype, max_position=0):
     or 0): together (2, B, scored). windows: (B, length + 1). The model is in evaluation mode."""
     length = windows.size(1) - 1
     n_tokens = 2**17 if device.type == "cuda" else 2**12  # in one forward pass: with more, a CPU is slower
-    batch = max(1, min(n_tokens // length, 2**12 // scored))  # the second: so that the logits fit
+    batch = max(1, min(n_tokens // length, 2**12 // scored))  # the second: so that logits fit into memory
     losses = []
     right = []
     for first in tqdm(range(0, len(windows), batch), f"{length:,} tokens", leave=False, disable=None):
         window = windows[first : first + batch].to(device)
         targets = window[:, -scored:]
         positions = None
-        if max_position:  # of as many as in training, a shorter context takes the first, so that its gaps are as wide
+        if max_position:  # a shorter context takes the first of block_size positions: gaps are as wide as in training
             n = max(length, model.config.block_size)
             positions = data.sampled_positions(n, max_position, seed=(length, first))[:length]
         with autocast(device, dtype):
@@ -123,7 +123,7 @@ def score(model, windows, scored, device, dtype, max_position=0):
 
 
 def measure(cfg, run, windows, scored):
-    """What `score` returns for a run, changed as cfg says. It is kept in the run's folder, by a hash of its inputs."""
+    """The scores of a run, changed as cfg says. A file in its folder keeps them, named by a hash of the inputs."""
     device = pick_device(cfg.device)
     dtype = pick_dtype(cfg.dtype, device)
     model_config = run.config_with(cfg, windows.size(1) - 1, cfg.attention_temperature)
@@ -152,7 +152,7 @@ def measure_lengths(cfg, split, targets, run):
     for length in targets.lengths:
         if length <= (run.config.max_positions or length):
             windows = split.windows(targets.ends - length, length)  # (blocks, length + 1)
-            losses, _ = measure(cfg, run, windows, targets.scored)  # which are right: evaluation/answers.py
+            losses, _ = measure(cfg, run, windows, targets.scored)  # only answers.py asks which tokens are right
             arrays[str(length)] = losses.mean(axis=1)
             arrays[f"{length}{TOKENS}"] = losses.astype("float16")  # (blocks, scored)
     return arrays
@@ -167,7 +167,7 @@ def numbers_of(row, reference):
     that at the training length. minus: the loss minus that of the reference row.
 
     Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
-    interval by Student's t over whole documents, whose blocks are alike, and over seeds (evaluation/statistics.py)."""
+    interval. Blocks of one document are alike, so it counts documents, and seeds (evaluation/statistics.py)."""
     by_length = {}
     for n, losses in row.losses.items():
         mean, width = interval([losses], row.documents)
@@ -257,15 +257,16 @@ def main(argv):
     if n_documents < FEWEST_DOCUMENTS:
         print(f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or more documents")
 
-    # the losses: a row for runs that differ only in their seed
+    # the losses: runs that differ only in their seed are a row, and row.losses[length] is (seeds, blocks)
     rows = rows_of(cfg, runs, dataset, targets, lambda run: measure_lengths(cfg, dataset.val, targets, run)) | kept
 
-    # the numbers: the lowest loss at the longest length comes first; the reference is the first run, or else that
-    order = sorted(rows, key=lambda name: np.mean(rows[name].losses.get(targets.lengths[-1], np.inf)))
+    # the numbers: the lowest loss at the longest length comes first; the reference is the first run, if there is one
+    longest = targets.lengths[-1]
+    order = sorted(rows, key=lambda name: np.mean(rows[name].losses.get(longest, np.inf)))  # undefined rows are last
     reference = next(iter(rows)) if runs else order[0]
     results = {name: numbers_of(rows[name], rows[reference]) for name in order}
     print_report(results, targets.lengths, reference)
-    print_differences(rows, reference)
+    print_unlike(rows, reference)
 
     # what was measured is saved first, logged second, drawn last
     path = save_results(cfg, "length", dataset, results)

@@ -109,7 +109,7 @@ class GPT(nn.Module):
             dict(
                 wte=Embedding(config.vocab_size, config.n_embd),
                 drop=nn.Dropout(config.dropout),
-                h=nn.ModuleList([Block(kind) for kind in config.kinds]),
+                h=nn.ModuleList([Block(kind) for kind in config.kinds]),  # kinds: the GPTConfig of each layer
                 ln_f=nn.LayerNorm(config.n_embd, bias=config.bias),
             )
         )
@@ -123,9 +123,9 @@ class GPT(nn.Module):
                 scheme.init_weights(torch.Generator().manual_seed(seed + n))
 
     def make_schemes(self, config, trained):
-        """Makes `pos`, the scheme of the config, and `pos_kinds`, those of the kinds of layers that have others, with
-        the weights of the `trained` schemes of the model and of each layer. Layers share a scheme if its settings are
-        equal and they shared a trained one. ValueError if the weights do not fit."""
+        """Makes the schemes: `pos` for the config, and `pos_kinds` for the kinds of layers that have others. Each takes
+        the weights of its `trained` scheme, given for the model and for each layer, unless that is None. Layers share a
+        scheme if its settings are equal and they shared a trained one. ValueError if the weights do not fit."""
         schemes = {}
         used = []  # by the model and by each layer
         for c, old in zip((config, *config.kinds), trained, strict=True):
@@ -322,8 +322,8 @@ def average(q, k, v, mask, dropout_p, sink):
     """The average of the values v (B, H, K, D) for each query, the softmax of its scores as weights: (B, H, Q, D).
     Without a mask (1|B, 1|H, Q, K), attention is causal, but a single query sees every key.
 
-    A sink is one more key, which stands before the others and has zeros as its value: an additional channel is its
-    score in q, 1 in its own key and 0 in the others. So every kernel can have one."""
+    A sink is a key before all others, whose value is 0. One more channel makes its score: the sink's score in q, 1 in
+    the sink's key, 0 in the others. So every kernel can have one."""
     Q = q.size(2)
     D = v.size(3)
     scale = 1 / math.sqrt(D)
@@ -720,7 +720,7 @@ class GPTConfig(LayerConfig):
         derived["n_keys"] = self.count_tokens("window", self.window) if self.window else math.inf  # that a query sees
         derived["rope_law"] = getattr(importlib.import_module("schemes._rope_scaling"), self.rope_scaling)
         derived["kinds"] = layer_kinds(self)  # the config of each layer
-        for kind in self.kinds:
+        for kind in self.kinds:  # a scheme that is made from the config of one layer also needs those of the others
             vars(kind)["kinds"] = self.kinds
 
     @property

@@ -44,8 +44,9 @@ def find_prompt(cfg, tokenizer):
         prompt = Path(prompt.removeprefix("FILE:")).expanduser().read_bytes().decode("utf-8-sig")
     if not prompt:
         raise ValueError(f"--start={cfg.start}: the prompt must not be empty")
-    if prompt == "\n" and prompt not in getattr(tokenizer, "chars", prompt):
-        prompt = tokenizer.chars[0]
+    chars = getattr(tokenizer, "chars", prompt)  # other tokenizers encode any text
+    if prompt == "\n" and prompt not in chars:
+        prompt = chars[0]
     return prompt
 
 

@@ -81,7 +81,7 @@ class TrainConfig(GPTConfig):
 
     def __post_init__(self):
         config.check_values(self)
-        model_config = self.model_config(self.vocab_size or 1)  # checks the model's fields
+        model_config = self.model_config(self.vocab_size or 1)  # only a check: train() knows the vocabulary
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
             model_config.check_positions(self.max_position, with_gaps=True)
@@ -139,7 +139,9 @@ def train(cfg, run=None, source=None):
         return checkpoint.best_val_loss
 
     # compile the model for a long run, and average gradients over the processes
-    compiled = world.device.type == "cuda" and cfg.max_iters - step >= LONG_RUN if cfg.compile is None else cfg.compile
+    compiled = cfg.compile
+    if compiled is None:
+        compiled = world.device.type == "cuda" and cfg.max_iters - step >= LONG_RUN
     step_model = torch.compile(model) if compiled else model
     if world.size > 1:
         step_model = DistributedDataParallel(step_model, find_unused_parameters=bool(cfg.layers))

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 PathName = typing.Annotated[str, Path]  # the type of a setting that may be a path: `~` is the home folder
-# The types of numbers with a range of their own: from a number to below another
+# Numbers with a range of their own: the type, the lowest value, and the first value above the range
 Count = typing.Annotated[int, 1, 2**20]
 Seed = typing.Annotated[int, 0, 2**63]
 Share = typing.Annotated[float, 0, 1]
@@ -114,7 +114,8 @@ def types_of(cls, key):
 
 
 def parts_of(annotation, kind):
-    """The types (kind: type), the choices (str) or the range (int) in the annotation of a field."""
+    """What is of this kind in the annotation of a field: its types (type), its choices (str) or its range (int).
+    Literal["a", "b"] has the choices a and b; Annotated[int, 1, 9] has the type int and the range 1, 9."""
     return [part for part in typing.get_args(annotation) or [annotation] if isinstance(part, kind)]
 
 

@@ -32,7 +32,7 @@ class RunsConfig(Overrides):
     attention_temperature: float | None = None  # scores grow by this, times ln(1 + position // block_size)
     max_position: int = 0  # positions are sampled below it, as in train.py; 0: positions 0, 1, 2, …
     dataset: config.PathName = ""  # whose validation text is used; default: the one that the first run was trained on
-    keep: config.PathName = ""  # a folder for the losses of out/NAME-SEED: NAME.npz, to be named instead of the runs
+    keep: config.PathName = ""  # also save the losses of each row here, as NAME.npz, to be named instead of the runs
     results_dir: config.PathName = "results"  # where the picture and the numbers go
 
     def __post_init__(self):
@@ -64,6 +64,8 @@ class Targets:
 
 @dataclass(frozen=True)
 class Row:
+    """Runs that differ only in their seed: the losses of each, and everything that is known about them."""
+
     about: dict  # plain types: "model", "settings" of training, "dataset_hash", "measured", "runs" (one for each seed)
     ends: np.ndarray  # (blocks,): the place of each block's last target
     documents: np.ndarray  # (blocks,): the document of each block
@@ -89,7 +91,7 @@ class Row:
 
     @property
     def models(self):
-        """What tells the models of its seeds from others."""
+        """The hashes of its models: equal in two rows of the same models."""
         return tuple(run["checkpoint"] for run in self.about["runs"])
 
     def dataset_name(self):
@@ -120,6 +122,7 @@ class Row:
     def check(self, path, dataset, targets):
         """ValueError unless these targets of the dataset were measured."""
         measured = self.about["measured"]
+        # a scheme that ends at its training length has no longer ones
         defined = [n for n in targets.lengths if n <= self.trained or max(self.losses) > self.trained]
         is_same = np.array_equal(self.ends, targets.ends) and measured["block_tokens"] == targets.scored
         if not is_same or self.about["dataset_hash"] != dataset.hash or not {*defined} <= {*self.losses}:
@@ -128,7 +131,7 @@ class Row:
 
 
 def by_number(arrays, prefix=""):
-    """{number: array} of the arrays {name: array} whose names are a number behind the prefix, ascending."""
+    """Those of the arrays {name: array} that are named by a prefix and a number: {number: array}, ascending."""
     matches = [re.fullmatch(rf"{prefix}(\d+)", name) for name in arrays]
     return dict(sorted((int(match[1]), arrays[match[0]].astype(float)) for match in matches if match))
 
@@ -163,10 +166,11 @@ def code_hash(model_config):
     paths = [Path(model.__file__), *folder.glob("_*.py")]
     paths += [folder / f"{kind.pos_scheme}.py" for kind in model_config.kinds]
     trees = set()
-    for path in filter(Path.exists, paths):  # which the loop extends
+    for path in filter(Path.exists, paths):  # it also reaches what the loop adds
         text = path.read_text()
         trees.add(ast.dump(ast.parse(text)))
-        paths += [folder / f"{name}.py" for name in re.findall(r"from schemes\.(\w+)", text)]
+        imported = [folder / f"{name}.py" for name in re.findall(r"from schemes\.(\w+)", text)]
+        paths += [path for path in imported if path not in paths]
     return files.json_hash(sorted(trees))
 
 
@@ -179,8 +183,8 @@ def without_seed(settings):
 
 
 def group_seeds(runs):
-    """{name of a row: [Checkpoint, …]} of runs {path: Checkpoint}. Runs that differ only in their seed, and in those of
-    the runs that they started from, are one row, named without it. A second run with the same seed is a row of its own,
+    """{name of a row: [Checkpoint, …]} of runs {path: Checkpoint}. Runs that differ only in their seed, and in that of
+    the run that they started from, are one row, named without it. A second run with the same seed is a row of its own,
     and so is each model from other code."""
     groups = {}  # experiment as JSON, or the path of a run that is alone -> {seed: path}
     for path, run in runs.items():
@@ -241,7 +245,7 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
 # Results
 
 
-def print_differences(rows, reference):
+def print_unlike(rows, reference):
     """Prints in which settings, besides the scheme, rows differ from the reference row."""
     settings = {name: row.about["settings"] | row.about["model"] for name, row in rows.items()}
     for name, values in settings.items():

@@ -51,8 +51,8 @@ def can_stretch(kind, trained):
 
 def stretched(config, trained, length, scaling, factor, has_new_layers):
     """The GPTConfig for up to `length` tokens, in an evaluation or when training goes on. trained: the one that the
-    model was trained with. Rope reaches the length by another scaling or by a larger factor, unless new layers give
-    it one."""
+    model was trained with. To reach the length, rope takes another scaling or a larger factor: one that was trained at
+    128 tokens with YaRN by 2 has a factor of 8 at 512, unless new layers name a factor."""
     kinds = []
     for kind, old in zip(config.kinds, trained.kinds, strict=False):
         first = old.block_size  # the length that rope was trained at without scaling
@@ -82,7 +82,7 @@ def with_kinds(config, kinds):
         settings = {name: getattr(kind, name) for name in names if getattr(kind, name) != getattr(config, name)}
         parts.append(" ".join([*(f"{name}={value}" for name, value in settings.items()), f"*{len([*layers])}"]))
     if len(parts) == 1 and not config.layers:
-        return replace(config, **settings)
+        return replace(config, **settings)  # those of the only kind
     return replace(config, layers=" | ".join(parts))
 
 

@@ -28,7 +28,7 @@ def find_run(values):
 def all_settings(values, run, source):
     """The settings of a call: its own `values`, and those that it inherits from a run or a source.
     --resume and --eval_only inherit all but the device."""
-    settings = settings_from(source, values) if source else values
+    settings = settings_from(source, values) if source else values  # the others have their defaults
     if values.get("resume") or values.get("eval_only"):
         changes = {"dataset": values.get("dataset") or run.dataset_name(), "overwrite": False, "device": "auto"}
         return asdict(run.config) | run.settings | changes | {name: settings[name] for name in values}
@@ -36,10 +36,10 @@ def all_settings(values, run, source):
 
 
 def settings_from(source, values):
-    """The settings of a run with --init_from: its own `values`, and those of its source. Its first step has the model
-    of an evaluation of the source at this block_size: shares of block_size and temperatures refer to the length that
-    they were trained at, and rope is stretched from there, if at all. It trains with AdamW: Muon has its own rate,
-    whose default quickly damages trained weights."""
+    """The settings of a run with --init_from: its own `values`, and those of its source. Training starts with the
+    model that evaluating the source at this block_size would use: shares of block_size and temperatures refer to the
+    length that they were trained at, and rope is stretched from there, if at all. The optimizer is AdamW: Muon has its
+    own rate, whose default quickly damages trained weights."""
     trained = source.config
     settings = asdict(trained)
     if values.get("block_size", trained.block_size) != trained.block_size:
@@ -104,8 +104,8 @@ def changed_settings(run, cfg, dataset):
 
 
 def initialise(model, source, dataset):
-    """Copies a Checkpoint's weights into the model: the whole backbone, and what the scheme of each layer and that of
-    the layer in the source have in common. Returns messages for the log."""
+    """Copies a Checkpoint's weights into the model: the whole backbone and, layer by layer, the
+    weights of schemes that both models have. Returns messages for the log."""
     source.check_tokenizer(dataset.tokenizer, f"dataset {dataset.name!r}")
     sizes = {name: getattr(source.config, name) for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size")}
     other = [f"{name}={size}" for name, size in sizes.items() if size != getattr(model.config, name)]

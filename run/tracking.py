@@ -137,7 +137,8 @@ class Charts:
 
     def __init__(self, mode, axes, init):
         """wandb.init(**init), unless it is disabled. Mode 'auto' is what the user has set, or else online with a login
-        and offline without; so is an empty project. axes: {prefix: x}: wandb draws every `prefix/*` against x."""
+        and offline without. An empty project is the user's own, or lengthwise. axes: {prefix: x}: wandb draws every
+        `prefix/*` against x."""
         self.run = None
         if mode != "disabled":
             self.run = self.attempt(start_wandb, mode, axes, init)
