@@ -3,8 +3,6 @@ import sys
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tokenizers
 import transformers
@@ -22,12 +20,10 @@ TEXTS = [f"document {i}:\n" + "many words " * (i % 7 + 3) for i in range(30)]
 
 def write(path, texts=TEXTS):
     """The texts as one parquet or jsonl file, with another column that is named like the file."""
-    rows = [{path.stem: i, "text": text} for i, text in enumerate(texts)]
     path.parent.mkdir(exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = datasets.Dataset.from_dict({path.stem: range(len(texts)), "text": texts})
+    write_rows = rows.to_parquet if path.suffix == ".parquet" else rows.to_json
+    write_rows(path)
     return path
 
 
@@ -107,14 +103,19 @@ def test_what_a_killed_preparation_left_is_replaced(tmp_path):
 
 
 def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch, capsys):
-    def read(**splits):
-        monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
-        documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
-        return [[text for _, text in read_split()] for read_split in documents.values()]
-
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(210_000)]})
+    splits = {"train": rows}
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
+
+    def validation():
+        read = texts.TEXTS["openwebtext"].read(PrepareConfig())
+        train, val = ([text for _, text in documents()] for documents in read.values())
+        assert sorted(train + val, key=int) == rows["text"][:]
+        return val
+
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
-    train, val = read(train=rows)
-    assert val == sorted(expected, key=int) and sorted(train + val, key=int) == rows["text"][:]
-    splits = {"train": rows.select([1, 2]), "test": rows.select([5]), "dev": rows.select([7])}
-    assert read(**splits) == [["1", "2"], ["7"]] and "validation: dev; left out: test" in capsys.readouterr().out
+    assert validation() == sorted(expected, key=int)
+    rows = rows.select([1, 2, 7])
+    splits |= {"train": rows.select([0, 1]), "dev": rows.select([2]), "test": rows.select([0])}
+    assert validation() == ["7"]
+    assert "validation: dev; left out: test" in capsys.readouterr().out

@@ -145,8 +145,6 @@ def test_the_slider_scores_the_same_characters_as_eval_length(page):
             losses, _ = score(model, tokens[:, -n - 1 :], 8, torch.device("cpu"), torch.float32)
             read = page.js(f"readings['{name},0,0,{n}'].slice(-8)")
             assert np.abs(losses[0] - read).max() < 1e-3
-    assert page.js("panels[0].text.querySelectorAll('.frame').length") == 8
-    assert page.js("frameLoss(panels[0], 2048)") > page.js("frameLoss(panels[1], 2048)") + 1
 
 
 def test_a_text_streams_and_a_wrong_prompt_gets_one_line(page):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import prepare, write_sample, write_texts
+from conftest import prepare, write_sample
 
 from data.tokenizers import tokenizer_from
 from model import GPT, GPTConfig, draw
@@ -11,9 +11,8 @@ from run.checkpoint import load_checkpoint
 def runs(tmp_path_factory, trained):
     """{scheme: a run whose tokens are pieces of words, and sometimes only parts of a character}."""
     root = tmp_path_factory.mktemp("runs")
-    for path in write_texts(root / "texts", words=80).iterdir():
-        path.write_text(path.read_text() + "naïve 中文 🙂 " * 20, encoding="utf-8")
-    name = prepare(root, root / "texts", "--tokenizer=bpe:270").name
+    (root / "a.txt").write_text("def f(x):\n    return x + 1\nnaïve 中文 🙂 " * 400, encoding="utf-8")
+    name = prepare(root, root / "a.txt", "--tokenizer=bpe:270").name
     return {scheme: trained(scheme, dataset=name, vocab_size=320) for scheme in ("learnable", "rope", "fox")}
 
 
