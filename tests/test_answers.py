@@ -62,7 +62,15 @@ class Knows(Written):
 
 
 @pytest.mark.usefixtures("written")
-@pytest.mark.parametrize("name, known", [("copy", 4), ("copy", 10), ("copy", 40), *((name, 500) for name in RULES)])
+@pytest.mark.parametrize(
+    "name, known",
+    [
+        ("copy", 4),
+        ("copy", 10),
+        ("copy", 40),
+        *((name, 500) for name in RULES),
+    ],
+)
 def test_the_reach_of_a_model_is_measured(name, known, tmp_path):
     arrays = Knows(name, known, tmp_path).answers(5, 10, 20, 40, 160)
     expected = [n for n in (5, 10, 20, 40, 160) if n <= known]
@@ -82,7 +90,8 @@ def test_an_example_stands_alone_or_behind_others(tmp_path):
         windows = {text for text in run.seen if text.endswith(f"\n{question}>")}
         alone, behind = sorted(windows, key=len)
         assert alone == f"\n{question}>"
-        assert len(behind) == 128 + 21 and behind[:128] in everything
+        assert len(behind) == 128 + 21
+        assert behind[:128] in everything
 
 
 def test_models_that_have_not_learned_the_task_are_told_from_others_by_fixed_lengths():
@@ -107,11 +116,13 @@ class Remembers(Written):
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(known, tmp_path):
     run = Remembers("recall", known, tmp_path)
     cfg = replace(CONFIG, examples=30)
-    found = answer(cfg, partial(recall_questions, cfg, [4, 8, 16, 32, 64, 128, 256, 512], run.dataset), run)
-    for distance, right in found.items():
-        if 2 * int(distance) + 2 <= known:
+    distances = [4, 8, 16, 32, 64, 128, 256, 512]
+    found = answer(cfg, partial(recall_questions, cfg, distances, run.dataset), run)
+    for distance in distances:
+        right = found[str(distance)]
+        if 2 * distance + 2 <= known:
             assert right.all()
-        if int(distance) > known:
+        if distance > known:
             assert right.mean() < 0.1
 
 
@@ -132,7 +143,8 @@ def test_the_command(trained, refused, tmp_path, monkeypatch, capsys):
     assert "of the 4 examples of 1 symbols, 2 are different" in out
     assert lines["exact"] == ["repeat_copy", "1", "5", "10", "20", "40", "80"]
     absolute = lines[str(learnable)]
-    assert absolute[3].endswith("%") and absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
+    assert absolute[3].endswith("%")
+    assert absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
     assert "0 of 2 models learned it; reach: 0, 0" in out
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
     (kept,) = tmp_path.glob("alibi*.npz")

@@ -38,7 +38,8 @@ def test_it_is_measured_past_its_length_in_its_own_tokens(folder, text, dataset,
     row = results.rows[name]
     lengths = [4, 8, 16] if folder.name == "gpt2" else [4, 8, 16, 32, 64, 128, 256]  # learned positions end
     assert [*map(int, row["lengths"])] == lengths
-    assert row["training_length"] == 16 and row["scheme"] == folder.name
+    assert row["training_length"] == 16
+    assert row["scheme"] == folder.name
     assert [*(tmp_path / "results" / folder.name).glob("scores-*.npy")]
     for flag in ("--window=8", "--rope_scaling=yarn"):
         assert "config.json" in refused(eval_length.main, name, f"--dataset={text}", flag)
@@ -60,7 +61,8 @@ def test_it_equals_ours_with_the_same_weights(folder, text, evaluate, tmp_path):
     assert import_weights.main([str(folder), f"--out_dir={tmp_path}/ours", f"--tokenizer=data:{text}"]) == 0
     theirs, ours = evaluate(f"hf:{folder}", tmp_path / "ours", f"--dataset={text}").rows.values()
     for n in ("4", "16"):
-        assert theirs["lengths"][n]["loss"] == pytest.approx(ours["lengths"][n]["loss"], abs=1e-5)
+        loss = ours["lengths"][n]["loss"]
+        assert theirs["lengths"][n]["loss"] == pytest.approx(loss, abs=1e-5)
 
 
 def test_a_name_that_does_not_exist_is_one_line(refused, tmp_path):

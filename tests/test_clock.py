@@ -57,6 +57,14 @@ def test_the_page_has_the_numbers_of_the_kept_file():
 
     short = kept["short"].mean(-1)  # (moves, texts)
     long = kept["long"].mean(-1)
-    for losses in (long[0], long[1], long[2:].mean(0), short[1], short[2:].mean(0), kept["repaired"].mean(-1)):
+    rows = [
+        long[0],
+        long[1],
+        long[2:].mean(0),
+        short[1],
+        short[2:].mean(0),
+        kept["repaired"].mean(-1),
+    ]
+    for losses in rows:
         mean, width = interval([losses[None] - short[0]], kept["documents"])
         assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page

@@ -105,7 +105,8 @@ def test_it_is_sampled_and_evaluated_but_no_run_to_resume(tmp_path, imported, da
     write_gpt2(tmp_path / "gpt2")
     foreign = imported(tmp_path / "gpt2")
     ((text,), _) = write_sample(foreign, start="def f", num_samples=1, max_new_tokens=20)
-    assert text[:5] == "def f" and len(text) == 25
+    assert text.startswith("def f")
+    assert len(text) == 25
     pair = foreign, trained("rope")
     assert "--dataset" in refused(eval_length.main, *pair)
     assert len(evaluate(*pair, f"--dataset={dataset}").rows) == 2

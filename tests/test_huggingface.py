@@ -14,7 +14,6 @@ from data import texts
 from data.prepare import PrepareConfig, main
 from data.tokenizers import tokenizer_from
 
-CHAR = "--tokenizer=char"
 TEXTS = [f"document {i}:\n" + "many words " * (i % 7 + 3) for i in range(30)]
 
 
@@ -34,9 +33,10 @@ def all_documents(ds):
 @pytest.mark.parametrize("name", ["[2024] *b/x?.parquet", "[2024] *b/x?.JSONL", "x.json"])
 def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
     rows = [text for text in TEXTS for text in ("", text)]
-    ds = prepare(tmp_path, write(tmp_path / name, rows), CHAR)
+    ds = prepare(tmp_path, write(tmp_path / name, rows), "--tokenizer=char")
     val = documents(ds, ds.val)
-    assert len(val) == 3 and val == [text for text in TEXTS if text in val]
+    assert len(val) == 3
+    assert val == [text for text in TEXTS if text in val]
     assert documents(ds, ds.train) == [text for text in TEXTS if text not in val]
 
 
@@ -67,10 +67,12 @@ def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(k
     ds = prepare(tmp_path, write(tmp_path / "a.jsonl", rows), f"--tokenizer={kind}")
     assert all_documents(ds) == sorted(filter(None, rows))
     for split in (ds.train, ds.val):
-        assert (np.flatnonzero(split.tokens == ds.tokenizer.eot) == split.docs[1:] - 1).all()
+        ends = np.flatnonzero(split.tokens == ds.tokenizer.eot)
+        assert (ends == split.docs[1:] - 1).all()
     tokenizer = tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
     ids = tokenizer.encode("a 🙂<|endoftext|>")
-    assert ids[-1] == tokenizer.eot and max(ids) < tokenizer.n_vocab <= 330
+    assert ids[-1] == tokenizer.eot
+    assert max(ids) < tokenizer.n_vocab <= 330
     assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == "a 🙂<|endoftext|>".encode()
 
 
@@ -97,7 +99,7 @@ def test_what_a_killed_preparation_left_is_replaced(tmp_path):
     (tmp_path / "set" / ".dataset.tmp").mkdir(parents=True)
     for name in (".lock", ".dataset.tmp/train.bin", "train_docs.bin", "train.bin"):
         (tmp_path / "set" / name).write_text("half")
-    ds = prepare(tmp_path, write(tmp_path / "a.jsonl"), CHAR)
+    ds = prepare(tmp_path, write(tmp_path / "a.jsonl"), "--tokenizer=char")
     assert all_documents(ds) == sorted(TEXTS)
     assert {path.stem for path in (tmp_path / "set").iterdir()} == {"meta", "train", "train_docs", "val", "val_docs"}
 
@@ -116,6 +118,8 @@ def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkey
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
     assert validation() == sorted(expected, key=int)
     rows = rows.select([1, 2, 7])
-    splits |= {"train": rows.select([0, 1]), "dev": rows.select([2]), "test": rows.select([0])}
+    splits["train"] = rows.select([0, 1])
+    splits["dev"] = rows.select([2])
+    splits["test"] = rows.select([0])
     assert validation() == ["7"]
     assert "validation: dev; left out: test" in capsys.readouterr().out

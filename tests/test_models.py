@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from conftest import ROOT
 
 import config
@@ -17,7 +18,6 @@ from run.checkpoint import Checkpoint, Overrides
 from tools.import_weights import import_transformers
 from train import TrainConfig
 
-transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
 import_transformers()
 
 FILES = {path.stem: path for path in sorted((ROOT / "config/models").glob("*.py"))}
@@ -171,19 +171,19 @@ def recipe(name, form, block_size, n_layer):
     values = config.read_file(TrainConfig, FILES[name])
     if form == "stretched":
         values["layers"] = runpy.run_path(str(FILES[name]))["_stretched"]
-    width = theirs.n_head * theirs.head_size
-    size = dict(block_size=block_size, vocab_size=50, n_layer=n_layer, n_head=theirs.n_head, n_embd=width, bias=False)
+    size = dict(
+        block_size=block_size,
+        vocab_size=50,
+        n_layer=n_layer,
+        n_head=theirs.n_head,
+        n_embd=theirs.n_head * theirs.head_size,
+        bias=False,
+    )
     return GPTConfig(**values | size)
 
 
 def published_recipe(name, form):
     return recipe(name, form, MODELS[name].length, MODELS[name].n_layer)
-
-
-def their_window(configuration, layer_type):
-    if "sliding" in layer_type:
-        return configuration.sliding_window
-    return configuration.attention_chunk_size if "chunked" in layer_type else math.inf
 
 
 @pytest.mark.parametrize("name, form", FORMS)
@@ -199,7 +199,12 @@ def test_frequencies_and_windows_at_the_published_size(name, form):
         kinds = Checkpoint({}, published_recipe(name, "trained"), 0).config_with(overrides, 4 * theirs.length).kinds
     layer_types = getattr(configuration, "layer_types", None) or ["full_attention"] * len(kinds)
     for kind, layer_type in zip(kinds, layer_types, strict=True):
-        assert kind.n_keys == their_window(configuration, layer_type)
+        window = math.inf
+        if "sliding" in layer_type:
+            window = configuration.sliding_window
+        if "chunked" in layer_type:
+            window = configuration.attention_chunk_size
+        assert kind.n_keys == window
         if kind.pos_scheme != "rope":
             continue
         prefix = f"{layer_type}_" if hasattr(rotary, f"{layer_type}_inv_freq") else ""
@@ -361,11 +366,14 @@ def test_every_file_has_every_kind_of_layer_at_every_size_and_trains_and_is_eval
     name, dataset, tmp_path, evaluate
 ):
     """A recipe that the baseline is too shallow for brings its own depth, which is GPT-2's."""
-    kinds = {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in published_recipe(name, "trained").kinds}
+
+    def kinds_of(ours):
+        return {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in ours.kinds}
+
     for files_and_flags in ([], ["--block_size=16"], [ROOT / "config/gpt2.py"]):
         arguments = [*map(str, files_and_flags), str(FILES[name])]
         ours = config.load(TrainConfig, arguments).model_config(50304)
-        assert {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in ours.kinds} == kinds
+        assert kinds_of(ours) == kinds_of(published_recipe(name, "trained"))
     assert (ours.n_layer, ours.n_embd, ours.block_size) == (12, 768, 1024)
     size = "--n_head=2 --n_embd=24 --block_size=16 --batch_size=2 --max_iters=1 --device=cpu".split()
     train.main([str(FILES[name]), *size, f"--dataset={dataset}", f"--out_dir={tmp_path}"])

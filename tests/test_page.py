@@ -44,7 +44,8 @@ def model_of(name, window=0):
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     config = replace(GPTConfig(**file["config"]), window=window)
     text = content("passages")[0]
-    return GPT.from_weights(config, weights).eval(), torch.tensor([[file["chars"].index(char) for char in text]])
+    tokens = torch.tensor([[file["chars"].index(char) for char in text]])
+    return GPT.from_weights(config, weights).eval(), tokens
 
 
 def messages(pipe):
@@ -154,7 +155,8 @@ def test_a_text_streams_and_a_wrong_prompt_gets_one_line(page):
     page.js("$('prompt').value = 'def '; $('go').click()")
     page.wait("panels.every(panel => panel.text.textContent.length > 200)")
     text = page.js("panels[1].text.textContent")
-    assert text.startswith("def ") and text.index("128: training texts ended here") == 128
+    assert text.startswith("def ")
+    assert text.index("128: training texts ended here") == 128
     assert not page.js("$('mistake').textContent")
 
 

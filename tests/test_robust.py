@@ -39,7 +39,15 @@ KILL = """if True:
     train.main(sys.argv[2:])"""
 
 
-@pytest.mark.parametrize("nth, partial", [(3, "latest.pt"), (4, "best.pt"), (5, "latest.pt"), (6, "loss.png")])
+@pytest.mark.parametrize(
+    "nth, partial",
+    [
+        (3, "latest.pt"),
+        (4, "best.pt"),
+        (5, "latest.pt"),
+        (6, "loss.png"),
+    ],
+)
 def test_a_kill_before_any_rename_loses_nothing_and_leaves_nothing(nth, partial, tiny, whole, tmp_path):
     """The first rename is that of metrics.jsonl. Each evaluation renames best.pt and latest.pt; loss.png is the last."""
     flags = [*tiny, f"--out_dir={tmp_path}/r"]
@@ -71,7 +79,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
 
     command = [*TRAIN, "--resume", f"--out_dir={folder}", "--max_iters=6"]
     done = subprocess.run(command, stderr=subprocess.PIPE, preexec_fn=limit)
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
     assert (folder / "latest.pt").read_bytes() == content
     assert names(folder) == FILES
 

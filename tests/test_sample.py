@@ -21,7 +21,8 @@ def test_samples_continue_a_prompt_from_a_file_past_the_training_length(runs, sc
     prompt = "def é\r\n"
     (tmp_path / "p.txt").write_bytes(prompt.encode("utf-8-sig"))
     texts, printed = write_sample(runs[scheme], start=f"FILE:{tmp_path}/p.txt", num_samples=3, max_new_tokens=40)
-    assert len(set(texts)) == 3 and all(text.startswith(prompt) for text in texts)
+    assert len(set(texts)) == 3
+    assert all(text.startswith(prompt) for text in texts)
     assert printed == "\n---------------\n".join(texts) + "\n"
     note = capsys.readouterr().err
     assert "training length, 16 tokens" in note

@@ -40,7 +40,6 @@ def test_reach_and_exact_answers_are_those_of_the_models_and_tell_who_learned_th
     exact, has_learned = results.task_of("sort/none")
     assert has_learned.tolist() == [True, False, True]
     assert tables.reach_cell("sort/none") == "30, (30), 30"
-    assert tables.reach_cell("copy/fox5") == "30, 30, 30"
     assert tables.exact("sort/none") == "0.91, 0.90"
     assert list(exact) == [5, 10, 20, 25, 30, 40, 80]  # ascending, as a curve needs them
 
