@@ -77,11 +77,8 @@ def documents(ds, split):
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
     """The path of a tiny dataset of characters, for --dataset."""
-    from data.prepare import main as prepare
-
     root = tmp_path_factory.mktemp("data")
-    prepare([str(write_texts(root / "texts", n=22, words=200)), f"--name={root}/tiny"])
-    return f"{root}/tiny"
+    return prepare(root, write_texts(root / "texts", n=22, words=200)).name
 
 
 @pytest.fixture(scope="session")
@@ -155,59 +152,11 @@ def few_documents(monkeypatch):
     monkeypatch.setattr("eval_length.FEWEST_DOCUMENTS", 2)
 
 
-class WrittenModel:
-    """A run whose model is sure of the character that `following(text)` returns, and knows nothing if that is empty."""
-
-    lm_head = torch.nn.Identity()  # `hidden` returns the logits
-
-    def __init__(self, dataset, reach, folder):
-        self.tokenizer = dataset.tokenizer
-        self.reach = reach
-        self.folder = folder
-        self.hash = f"{type(self).__name__} {reach}"
-        self.config = GPTConfig(block_size=128, vocab_size=dataset.tokenizer.n_vocab, pos_scheme="none")
-
-    def config_with(self, overrides, length, temperature):
-        return self.config
-
-    def model(self, device):
-        return self
-
-    def override(self, config):
-        return self
-
-    def hidden(self, idx, last, positions=None):
-        logits = torch.zeros(len(idx), last, self.config.vocab_size)
-        for row, ids in enumerate(idx.tolist()):
-            text = self.tokenizer.decode_bytes(ids).decode()
-            for i in range(last):
-                character = self.following(text[: len(text) - last + i + 1])
-                if character:
-                    logits[row, i, self.tokenizer.encode(character)] = 20
-        return logits
-
-
-def dataset_of(*texts):
-    """A dataset of these documents, by character."""
-    from data import Dataset, Split
-    from data.tokenizers import CharTokenizer
-
-    tokenizer = CharTokenizer(set("".join(texts)))
-    docs = np.cumsum([0, *map(len, texts[:-1])])
-    split = Split(tokenizer.encode("".join(texts)).astype(np.uint16), docs, tokenizer.n_vocab)
-    return Dataset("x", split, split, tokenizer, {}, "")
-
-
-def facts_dataset(folder, name="recall"):
+def facts_dataset(folder, text):
     """The path of a small text of facts or of a task, for --dataset."""
-    import data
-    from data.prepare import main as prepare
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "ROOT", folder)
         patch.setattr("data.recall.DOCUMENTS", 60)
-        assert prepare([name]) == 0
-    return f"{folder}/{name}_char"
+        return prepare(folder, text, name=text).name
 
 
 # ----------------------------------------------------------------------------------------------------------

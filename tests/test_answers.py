@@ -6,32 +6,53 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import WrittenModel, dataset_of, facts_dataset
+from conftest import facts_dataset
 from test_tasks import RULES
 
-from data import recall, tasks
+import data
+from data import tasks
 from evaluation import answers
 from evaluation.answers import AnswersConfig, answer, learned, reach, recall_questions, task_questions
 from evaluation.rows import by_number
+from model import GPTConfig
 
 CONFIG = AnswersConfig(runs=("x",), examples=3, device="cpu")
 
 
-class Knows(WrittenModel):
-    """Answers by the rule if the question has at most `reach` characters, and otherwise ends the answer at once."""
+class Written:
+    """A run whose model continues a text by `following(text)`."""
+
+    config = GPTConfig(block_size=128, pos_scheme="none")
 
     def __init__(self, name, reach, folder):
-        self.dataset = dataset_of(*(tasks.document(name, seed) for seed in range(6)))
-        super().__init__(self.dataset, reach, folder)
+        self.dataset = data.load(facts_dataset(folder, name))
         self.name = name
+        self.reach = reach
         self.seen = []
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Takes the answers of such a model for those of a GPT."""
+
+    def measure(cfg, run, windows, scored):
+        right = np.zeros((len(windows), scored), bool)
+        for row, ids in enumerate(windows.tolist()):
+            text = run.dataset.tokenizer.decode_bytes(ids).decode()
+            for i in range(-scored, 0):
+                right[row, i] = run.following(text[:i]) == text[i]
+        return None, right
+
+    monkeypatch.setattr(answers, "measure", measure)
+
+
+class Knows(Written):
+    """Answers by the rule if the question has at most `reach` characters, and otherwise ends the answer at once."""
 
     def following(self, text):
         self.seen.append(text)
         question, mark, answer = text.split("\n")[-1].partition(">")
-        if not mark:
-            return ""
-        expected = RULES[self.name](question) if len(question) <= self.reach else ""
+        expected = RULES[self.name](question) if mark and len(question) <= self.reach else ""
         return (expected + "\n")[len(answer) :][:1] or "\n"
 
     def answers(self, *lengths):
@@ -40,32 +61,37 @@ class Knows(WrittenModel):
         return {name: right[None] for name, right in arrays.items()}
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_model_that_knows_the_rule_is_always_right(name, tmp_path):
-    arrays = Knows(name, 10**4, tmp_path).answers(5, 10, 20, 40, 160)
-    assert len(arrays) == 10
-    assert all(right.all() for right in arrays.values())
-
-
-@pytest.mark.parametrize("known", [4, 10, 40])
-def test_the_reach_of_a_model_is_measured(known, tmp_path):
-    arrays = Knows("copy", known, tmp_path).answers(5, 10, 20, 40, 80)
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize(
+    "name, known",
+    [
+        ("copy", 4),
+        ("copy", 10),
+        ("copy", 40),
+        *((name, 500) for name in RULES),
+    ],
+)
+def test_the_reach_of_a_model_is_measured(name, known, tmp_path):
+    arrays = Knows(name, known, tmp_path).answers(5, 10, 20, 40, 160)
+    expected = [n for n in (5, 10, 20, 40, 160) if n <= known]
     for prefix in ("exact-", "exact_behind-"):
         right = by_number(arrays, prefix)
-        assert [n for n in right if right[n].all()] == [n for n in (5, 10, 20, 40, 80) if n <= known]
-        assert reach(right) == [known if known > 4 else 0]
-        assert learned(right) == [known >= tasks.LONGEST]
+        assert [n for n in right if right[n].all()] == expected
+        assert reach(right) == max(expected, default=0)
+        assert learned(right) == (tasks.LONGEST in expected)
 
 
+@pytest.mark.usefixtures("written")
 def test_an_example_stands_alone_or_behind_others(tmp_path):
     run = Knows("sort", 0, tmp_path)
     run.answers(20)
-    everything = run.tokenizer.decode_bytes(run.dataset.val.tokens.tolist()).decode()
+    everything = run.dataset.tokenizer.decode_bytes(run.dataset.val.tokens.tolist()).decode()
     for question, _ in tasks.fresh_examples("sort", 20, 3, CONFIG.seed):
         windows = {text for text in run.seen if text.endswith(f"\n{question}>")}
         alone, behind = sorted(windows, key=len)
         assert alone == f"\n{question}>"
-        assert len(behind) == 128 + 21 and behind[:128] in everything
+        assert len(behind) == 128 + 21
+        assert behind[:128] in everything
 
 
 def test_models_that_have_not_learned_the_task_are_told_from_others_by_fixed_lengths():
@@ -77,7 +103,7 @@ def test_models_that_have_not_learned_the_task_are_told_from_others_by_fixed_len
     assert learned(exact).tolist() == [True, False, True]
 
 
-class Remembers(WrittenModel):
+class Remembers(Written):
     """Answers correctly if and only if the last mention begins within the last `reach` characters."""
 
     def following(self, text):
@@ -85,49 +111,45 @@ class Remembers(WrittenModel):
         return known[-1] if known else ""
 
 
+@pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("known", [40, 300, 10_000])
 def test_the_reach_of_a_memory_is_measured_where_it_was_planted(known, tmp_path):
-    dataset = dataset_of(*map(recall.document, range(20)))
+    run = Remembers("recall", known, tmp_path)
     cfg = replace(CONFIG, examples=30)
     distances = [4, 8, 16, 32, 64, 128, 256, 512]
-    found = answer(cfg, partial(recall_questions, cfg, distances, dataset), Remembers(dataset, known, tmp_path))
+    found = answer(cfg, partial(recall_questions, cfg, distances, run.dataset), run)
     for distance in distances:
-        share = found[str(distance)].mean()
+        right = found[str(distance)]
         if 2 * distance + 2 <= known:
-            assert share == 1
+            assert right.all()
         if distance > known:
-            assert share < 0.1
+            assert right.mean() < 0.1
 
 
-@pytest.fixture
-def shown(tmp_path, capsys):
-    """shown(run, flag, …): what the command prints, as words by the first of them, and as a text."""
-
-    def call(*arguments):
-        flags = ["--examples=4", "--device=cpu", f"--results_dir={tmp_path}/results"]
+def test_the_command(trained, refused, tmp_path, monkeypatch, capsys):
+    def shown(*arguments):
+        """What the command prints, as words by the first of them, and as a text."""
+        flags = ["--examples=4", "--lengths=1,40,80", "--device=cpu", f"--results_dir={tmp_path}/results"]
         assert answers.main([*map(str, arguments), *flags]) == 0
         out = capsys.readouterr().out
         lines = [line.split() for line in reversed(out.splitlines())]
         return {line[0]: line[1:] for line in lines if line}, out
 
-    return call
-
-
-def test_the_command(trained, shown, refused, tmp_path, monkeypatch, capsys):
     text = facts_dataset(tmp_path, "repeat_copy")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     assert f"evaluate  python -m evaluation.answers {runs[1]}" in capsys.readouterr().out
     learnable = trained("learnable", dataset=text, block_size=64)
-    lines, out = shown(*runs, learnable, f"--keep={tmp_path}", "--lengths=1,40,80")
+    lines, out = shown(*runs, learnable, f"--keep={tmp_path}")
     assert "of the 4 examples of 1 symbols, 2 are different" in out
     assert lines["exact"] == ["repeat_copy", "1", "5", "10", "20", "40", "80"]
     absolute = lines[str(learnable)]
-    assert absolute[3].endswith("%") and absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
+    assert absolute[3].endswith("%")
+    assert absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
     assert "0 of 2 models learned it; reach: 0, 0" in out
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
     (kept,) = tmp_path.glob("alibi*.npz")
     for names in ([kept], runs):
-        assert "0 of 2 models learned it; reach: 0, 0" in shown(*names, "--lengths=1,40,80")[1]
+        assert "0 of 2 models learned it; reach: 0, 0" in shown(*names)[1]
     assert "prepare one of" in refused(answers.main, trained("rope"))
     monkeypatch.setitem(tasks.TASKS, "repeat_copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
     assert "another rule" in refused(answers.main, *runs)

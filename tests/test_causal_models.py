@@ -3,32 +3,26 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from conftest import prepare, write_texts
+from test_huggingface import write_tokenizer
 
 import eval_length
 from evaluation.huggingface import HuggingFaceRun
 from tools import import_weights
 
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.usefixtures("few_documents")
 SIZE = dict(vocab_size=300, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=16)
-CONFIGS = {
-    "llama": lambda: transformers.LlamaConfig(**SIZE, intermediate_size=32),
-    "gpt_neox": lambda: transformers.GPTNeoXConfig(**SIZE, intermediate_size=32),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=2, n_head=2, n_positions=16),
-}
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture(params=["llama", "gpt_neox", "gpt2"])
 def folder(request, tmp_path):
     """A tiny model with random weights, and its tokenizer."""
     path = tmp_path / request.param
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(CONFIGS[request.param]()).save_pretrained(path)
-    bpe = tokenizers.ByteLevelBPETokenizer()
-    bpe.train_from_iterator(["def f(x):\n    return x + 1\n"], vocab_size=300, special_tokens=["<|endoftext|>"])
-    transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>").save_pretrained(path)
+    config = transformers.AutoConfig.for_model(request.param, **SIZE)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    write_tokenizer(path, vocabulary=300)
     return path
 
 
@@ -44,7 +38,8 @@ def test_it_is_measured_past_its_length_in_its_own_tokens(folder, text, dataset,
     row = results.rows[name]
     lengths = [4, 8, 16] if folder.name == "gpt2" else [4, 8, 16, 32, 64, 128, 256]  # learned positions end
     assert [*map(int, row["lengths"])] == lengths
-    assert row["training_length"] == 16 and row["scheme"] == folder.name
+    assert row["training_length"] == 16
+    assert row["scheme"] == folder.name
     assert [*(tmp_path / "results" / folder.name).glob("scores-*.npy")]
     for flag in ("--window=8", "--rope_scaling=yarn"):
         assert "config.json" in refused(eval_length.main, name, f"--dataset={text}", flag)
@@ -66,7 +61,8 @@ def test_it_equals_ours_with_the_same_weights(folder, text, evaluate, tmp_path):
     assert import_weights.main([str(folder), f"--out_dir={tmp_path}/ours", f"--tokenizer=data:{text}"]) == 0
     theirs, ours = evaluate(f"hf:{folder}", tmp_path / "ours", f"--dataset={text}").rows.values()
     for n in ("4", "16"):
-        assert theirs["lengths"][n]["loss"] == pytest.approx(ours["lengths"][n]["loss"], abs=1e-5)
+        loss = ours["lengths"][n]["loss"]
+        assert theirs["lengths"][n]["loss"] == pytest.approx(loss, abs=1e-5)
 
 
 def test_a_name_that_does_not_exist_is_one_line(refused, tmp_path):

@@ -44,13 +44,6 @@ def test_half_of_a_slope_is_undone_if_scores_grow_half_as_fast_with_the_distance
         assert np.ravel(clock.undone(model, states, end)) == pytest.approx([0.5])
 
 
-def test_the_place_is_readable_where_one_direction_holds_it():
-    noise = torch.randn(8, 64, 16, generator=torch.Generator().manual_seed(0))
-    place = torch.linspace(-1, 1, 64)[:, None] * torch.eye(16)[3]
-    assert clock.readable(noise) < 0.2
-    assert clock.readable(noise * 0.01 + place) > 0.99
-
-
 def test_the_page_has_the_numbers_of_the_kept_file():
     page = (ROOT / "docs/alibi.md").read_text()
     kept = np.load(ROOT / "benchmark/clock/alibi-17M.npz")
@@ -60,11 +53,18 @@ def test_the_page_has_the_numbers_of_the_kept_file():
             shares = kept["undone"][end // 128 - 2, 4:, head]
             cells.append(f"{shares.min():.2f} to {shares.max():.2f}")
         assert f"| head {head} | {' | '.join(cells)} |" in page
-    assert "0.79, 0.96, 0.96, 0.95 and 0.93" in page
-    assert kept["place"][3:8] == pytest.approx([0.79, 0.96, 0.96, 0.95, 0.93], abs=0.005)
+    assert "{:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*kept["place"][3:8]) in page
 
     short = kept["short"].mean(-1)  # (moves, texts)
     long = kept["long"].mean(-1)
-    for losses in (long[0], long[1], long[2:].mean(0), short[1], short[2:].mean(0), kept["repaired"].mean(-1)):
+    rows = [
+        long[0],
+        long[1],
+        long[2:].mean(0),
+        short[1],
+        short[2:].mean(0),
+        kept["repaired"].mean(-1),
+    ]
+    for losses in rows:
         mean, width = interval([losses[None] - short[0]], kept["documents"])
         assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page

@@ -48,7 +48,7 @@ def logits(checkpoint, idx):
     return checkpoint.model("cpu")(idx, idx)[0]
 
 
-@pytest.mark.parametrize("activation, is_old", [("gelu_new", False), ("gelu", False), ("gelu_new", True)])
+@pytest.mark.parametrize("activation, is_old", [("gelu", False), ("gelu_new", True)])
 @torch.no_grad()
 def test_a_gpt2_gives_its_own_logits(activation, is_old, tmp_path, imported):
     theirs = write_gpt2(tmp_path, activation_function=activation)
@@ -68,9 +68,8 @@ def test_a_gpt2_gives_its_own_logits(activation, is_old, tmp_path, imported):
         ("model_type", "llama", "model_type"),
         ("activation_function", "relu", "activation_function"),
         ("scale_attn_weights", False, "scale_attn_weights"),
-        ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx"),
         ("n_layer", 3, "transformer.h.2.attn."),
-        ("n_embd", 128, "transformer.h.0.attn.c_attn.bias', torch.Size([192]), torch.Size([384])"),
+        ("n_embd", 128, "transformer.h.0.attn.c_attn.bias"),
     ],
 )
 def test_mistake_importing_what_model_py_does_not_compute(name, value, word, tmp_path, refused):
@@ -80,10 +79,9 @@ def test_mistake_importing_what_model_py_does_not_compute(name, value, word, tmp
     assert word in refused(import_weights.main, tmp_path, tmp_path / "r")
 
 
-@pytest.fixture(scope="module")
-def nanogpt(tmp_path_factory):
-    """A model, and a folder with the checkpoint that nanoGPT would write in bfloat16, compiled, and with its first
-    versions' masks."""
+@torch.no_grad()
+def test_a_nanogpt_checkpoint_gives_its_own_logits(tmp_path, imported, refused):
+    """As nanoGPT would write it in bfloat16, compiled, and with its first versions' masks."""
     model = GPT(GPTConfig(16, V, 2, 2, 16, bias=False)).eval()
     for p in model.parameters():
         p.data = (10 * p).bfloat16().float()
@@ -94,19 +92,12 @@ def nanogpt(tmp_path_factory):
         "model_args": dict(n_layer=2, n_head=2, n_embd=16, block_size=16, bias=False, vocab_size=V, dropout=0.0),
         "iter_num": 250,
     }
-    folder = tmp_path_factory.mktemp("out-shakespeare-char")
-    torch.save(content, folder / "ckpt.pt")
-    return model, folder
-
-
-@torch.no_grad()
-def test_a_nanogpt_checkpoint_gives_its_own_logits(nanogpt, imported, refused):
-    model, folder = nanogpt
+    torch.save(content, tmp_path / "ckpt.pt")
     idx = torch.randint(V, (3, 16))
-    checkpoint = load_checkpoint(imported(folder / "ckpt.pt"))
+    checkpoint = load_checkpoint(imported(tmp_path / "ckpt.pt"))
     assert checkpoint.step == 250
     assert torch.equal(logits(checkpoint, idx), model(idx, idx)[0])
-    assert "tools.import_weights" in refused(sample.main, folder / "ckpt.pt")
+    assert "tools.import_weights" in refused(sample.main, tmp_path / "ckpt.pt")
 
 
 @pytest.mark.usefixtures("few_documents")
@@ -114,7 +105,8 @@ def test_it_is_sampled_and_evaluated_but_no_run_to_resume(tmp_path, imported, da
     write_gpt2(tmp_path / "gpt2")
     foreign = imported(tmp_path / "gpt2")
     ((text,), _) = write_sample(foreign, start="def f", num_samples=1, max_new_tokens=20)
-    assert text[:5] == "def f" and len(text) == 25
+    assert text.startswith("def f")
+    assert len(text) == 25
     pair = foreign, trained("rope")
     assert "--dataset" in refused(eval_length.main, *pair)
     assert len(evaluate(*pair, f"--dataset={dataset}").rows) == 2
@@ -124,20 +116,18 @@ def test_it_is_sampled_and_evaluated_but_no_run_to_resume(tmp_path, imported, da
     assert f"--init_from={foreign}" in refused(train.main, *flags, f"--dataset={dataset}")
 
 
-def test_training_starts_from_it(nanogpt, imported, dataset, tmp_path, refused):
-    foreign = imported(nanogpt[1] / "ckpt.pt")
-    flags = [f"--init_from={foreign}", "--max_iters=1", "--learning_rate=0", "--device=cpu"]
-    assert "--dataset" in refused(train.main, *flags, f"--out_dir={tmp_path}/r")
+def test_training_starts_from_it(imported, dataset, tmp_path, refused):
+    write_gpt2(tmp_path)
+    foreign = imported(tmp_path)
+    flags = [f"--init_from={foreign}", "--block_size=8", f"--out_dir={tmp_path}/r", "--device=cpu"]
+    assert "--dataset" in refused(train.main, *flags)
     flags.append(f"--dataset={dataset}")
-    theirs = load_checkpoint(foreign)
-    for block_size, n_rows in ((8, 8), (32, 16)):
-        folder = tmp_path / str(block_size)
-        train.main([*flags, f"--block_size={block_size}", f"--out_dir={folder}"])
-        ours = load_checkpoint(folder)
-        assert ours.config == replace(theirs.config, block_size=block_size, first_block_size=16)
-        assert ours.history == [[0, {"init_from": theirs.hash}]]
-        for name, tensor in ours.weights.items():
-            n = n_rows if name == "pos.wpe.weight" else None
-            assert torch.equal(tensor[:n], theirs.weights[name][:n])
-    assert "has bias=" in refused(train.main, *flags, "--bias", f"--out_dir={tmp_path}/r")
+    assert "has bias=" in refused(train.main, *flags, "--bias=False")
     assert not (tmp_path / "r").exists()
+    train.main([*flags, "--max_iters=1", "--learning_rate=0"])
+    theirs = load_checkpoint(foreign)
+    ours = load_checkpoint(tmp_path / "r")
+    assert ours.config == replace(theirs.config, block_size=8, first_block_size=16)
+    assert ours.history == [[0, {"init_from": theirs.hash}]]
+    theirs.weights["pos.wpe.weight"] = theirs.weights["pos.wpe.weight"][:8]
+    torch.testing.assert_close(ours.weights, theirs.weights, rtol=0, atol=0)

@@ -3,8 +3,6 @@ import sys
 
 import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tokenizers
 import transformers
@@ -16,18 +14,15 @@ from data import texts
 from data.prepare import PrepareConfig, main
 from data.tokenizers import tokenizer_from
 
-CHAR = "--tokenizer=char"
 TEXTS = [f"document {i}:\n" + "many words " * (i % 7 + 3) for i in range(30)]
 
 
 def write(path, texts=TEXTS):
     """The texts as one parquet or jsonl file, with another column that is named like the file."""
-    rows = [{path.stem: i, "text": text} for i, text in enumerate(texts)]
     path.parent.mkdir(exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = datasets.Dataset.from_dict({path.stem: range(len(texts)), "text": texts})
+    write_rows = rows.to_parquet if path.suffix == ".parquet" else rows.to_json
+    write_rows(path)
     return path
 
 
@@ -38,9 +33,10 @@ def all_documents(ds):
 @pytest.mark.parametrize("name", ["[2024] *b/x?.parquet", "[2024] *b/x?.JSONL", "x.json"])
 def test_parquet_and_jsonl_give_the_same_documents(tmp_path, name):
     rows = [text for text in TEXTS for text in ("", text)]
-    ds = prepare(tmp_path, write(tmp_path / name, rows), CHAR)
+    ds = prepare(tmp_path, write(tmp_path / name, rows), "--tokenizer=char")
     val = documents(ds, ds.val)
-    assert len(val) == 3 and val == [text for text in TEXTS if text in val]
+    assert len(val) == 3
+    assert val == [text for text in TEXTS if text in val]
     assert documents(ds, ds.train) == [text for text in TEXTS if text not in val]
 
 
@@ -71,10 +67,12 @@ def test_end_of_text_stands_between_documents_and_its_name_in_one_is_only_text(k
     ds = prepare(tmp_path, write(tmp_path / "a.jsonl", rows), f"--tokenizer={kind}")
     assert all_documents(ds) == sorted(filter(None, rows))
     for split in (ds.train, ds.val):
-        assert (np.flatnonzero(split.tokens == ds.tokenizer.eot) == split.docs[1:] - 1).all()
+        ends = np.flatnonzero(split.tokens == ds.tokenizer.eot)
+        assert (ends == split.docs[1:] - 1).all()
     tokenizer = tokenizer_from(json.loads(json.dumps(ds.tokenizer.spec)))
     ids = tokenizer.encode("a 🙂<|endoftext|>")
-    assert ids[-1] == tokenizer.eot and max(ids) < tokenizer.n_vocab <= 330
+    assert ids[-1] == tokenizer.eot
+    assert max(ids) < tokenizer.n_vocab <= 330
     assert b"".join(tokenizer.decode_bytes([id]) for id in ids) == "a 🙂<|endoftext|>".encode()
 
 
@@ -101,20 +99,27 @@ def test_what_a_killed_preparation_left_is_replaced(tmp_path):
     (tmp_path / "set" / ".dataset.tmp").mkdir(parents=True)
     for name in (".lock", ".dataset.tmp/train.bin", "train_docs.bin", "train.bin"):
         (tmp_path / "set" / name).write_text("half")
-    ds = prepare(tmp_path, write(tmp_path / "a.jsonl"), CHAR)
+    ds = prepare(tmp_path, write(tmp_path / "a.jsonl"), "--tokenizer=char")
     assert all_documents(ds) == sorted(TEXTS)
     assert {path.stem for path in (tmp_path / "set").iterdir()} == {"meta", "train", "train_docs", "val", "val_docs"}
 
 
 def test_nanogpts_documents_are_held_out_or_a_validation_split_of_its_own(monkeypatch, capsys):
-    def read(**splits):
-        monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
-        documents = texts.TEXTS["openwebtext"].read(PrepareConfig())
-        return [[text for _, text in read_split()] for read_split in documents.values()]
-
     rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(210_000)]})
+    splits = {"train": rows}
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, name: datasets.DatasetDict(splits))
+
+    def validation():
+        read = texts.TEXTS["openwebtext"].read(PrepareConfig())
+        train, val = ([text for _, text in documents()] for documents in read.values())
+        assert sorted(train + val, key=int) == rows["text"][:]
+        return val
+
     expected = rows.train_test_split(test_size=0.0005, seed=2357, shuffle=True)["test"]["text"]
-    train, val = read(train=rows)
-    assert val == sorted(expected, key=int) and sorted(train + val, key=int) == rows["text"][:]
-    splits = {"train": rows.select([1, 2]), "test": rows.select([5]), "dev": rows.select([7])}
-    assert read(**splits) == [["1", "2"], ["7"]] and "validation: dev; left out: test" in capsys.readouterr().out
+    assert validation() == sorted(expected, key=int)
+    rows = rows.select([1, 2, 7])
+    splits["train"] = rows.select([0, 1])
+    splits["dev"] = rows.select([2])
+    splits["test"] = rows.select([0])
+    assert validation() == ["7"]
+    assert "validation: dev; left out: test" in capsys.readouterr().out

@@ -3,12 +3,13 @@
 import importlib
 import math
 import runpy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, write_sample
+import transformers
+from conftest import ROOT
 
 import config
 import train
@@ -17,7 +18,6 @@ from run.checkpoint import Checkpoint, Overrides
 from tools.import_weights import import_transformers
 from train import TrainConfig
 
-transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's transformers")
 import_transformers()
 
 FILES = {path.stem: path for path in sorted((ROOT / "config/models").glob("*.py"))}
@@ -48,8 +48,8 @@ class Published:
         configuration = importlib.import_module(f"{path}.configuration_{self.module}")
         return getattr(configuration, f"{self.prefix}Config"), rotary, getattr(found, f"{self.prefix}Model")
 
-    def configuration(self, form, n_layer, **numbers):
-        """Its configuration in a form: trained or stretched."""
+    def configuration(self, form, n_layer, length, **numbers):
+        """Its configuration in a form, trained or stretched, after training at this length."""
         rotation = self.stretched if form == "stretched" else self.rotation
         settings = {
             "num_hidden_layers": n_layer,
@@ -59,7 +59,7 @@ class Published:
             "num_key_value_heads": 1,
         }
         if rotation:
-            settings["rope_parameters"] = rotation
+            settings["rope_parameters"] = from_length(rotation, length)
         return self.classes()[0](**settings | self.numbers | numbers)
 
 
@@ -67,11 +67,17 @@ def rotation(theta, **more):
     return {"rope_type": "default", "rope_theta": theta, **more}
 
 
-def yarn(theta, factor, length, **more):
-    return rotation(theta, factor=factor, original_max_position_embeddings=length, **more) | {"rope_type": "yarn"}
+def yarn(theta, factor, **more):
+    return rotation(theta, factor=factor, **more) | {"rope_type": "yarn"}
 
 
-LLAMA_4_SCALING = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}
+def from_length(rotation, length):
+    """The rotation, or that of each type of layer, with the length from which it is stretched."""
+    if "rope_type" in rotation:
+        return rotation | {"original_max_position_embeddings": length}
+    return {layer_type: from_length(inner, length) for layer_type, inner in rotation.items()}
+
+
 MODELS = {
     "smollm3": Published("smollm3", "SmolLM3", 65536, 36, rotation=rotation(5e6)),
     "command_a": Published("cohere2", "Cohere2", 8192, 64, rotation=rotation(5e4), interleaved=True),
@@ -90,7 +96,7 @@ MODELS = {
         "Olmo3",
         length=8192,
         n_layer=32,
-        stretched={"full_attention": yarn(5e5, 8.0, 8192), "sliding_attention": rotation(5e5)},
+        stretched={"full_attention": yarn(5e5, 8.0), "sliding_attention": rotation(5e5)},
         n_head=1,  # its norm spans all heads
     ),
     "gemma3": Published(
@@ -120,7 +126,7 @@ MODELS = {
         n_layer=36,
         head_size=64,
         rotation=rotation(150000.0),
-        stretched=yarn(150000.0, 32.0, 4096, truncate=False),
+        stretched=yarn(150000.0, 32.0, truncate=False),
     ),
     "granite_swa": Published("granite_swa", "GraniteSWA", 8192, 24, numbers={"attention_multiplier": 128**-0.5}),
     "mimo_v2": Published(
@@ -136,10 +142,10 @@ MODELS = {
         "Ministral3",
         length=16384,
         n_layer=34,
-        rotation=rotation(1e6, **LLAMA_4_SCALING),
-        stretched=yarn(1e6, 16.0, 16384, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
+        rotation=rotation(1e6, llama_4_scaling_beta=0.1),
+        stretched=yarn(1e6, 16.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
     ),
-    "qwen3": Published("qwen3", "Qwen3", 32768, 36, rotation=rotation(1e6), stretched=yarn(1e6, 4.0, 32768)),
+    "qwen3": Published("qwen3", "Qwen3", 32768, 36, rotation=rotation(1e6), stretched=yarn(1e6, 4.0)),
     "glm4": Published(
         "glm4_moe",
         "Glm4Moe",
@@ -159,33 +165,32 @@ MODELS = {
 FORMS = [(name, "trained") for name in MODELS] + [(name, "stretched") for name, m in MODELS.items() if m.stretched]
 
 
-def recipe(name, form, **size):
-    """Our GPTConfig of a model at a size."""
+def recipe(name, form, block_size, n_layer):
+    """Our GPTConfig of a model, with heads of its size."""
+    theirs = MODELS[name]
     values = config.read_file(TrainConfig, FILES[name])
     if form == "stretched":
         values["layers"] = runpy.run_path(str(FILES[name]))["_stretched"]
-    return GPTConfig(**values | size | {"vocab_size": 50})
+    size = dict(
+        block_size=block_size,
+        vocab_size=50,
+        n_layer=n_layer,
+        n_head=theirs.n_head,
+        n_embd=theirs.n_head * theirs.head_size,
+        bias=False,
+    )
+    return GPTConfig(**values | size)
 
 
 def published_recipe(name, form):
-    theirs = MODELS[name]
-    width = theirs.n_head * theirs.head_size
-    return recipe(
-        name, form, block_size=theirs.length, n_layer=theirs.n_layer, n_head=theirs.n_head, n_embd=width, bias=False
-    )
-
-
-def their_window(configuration, layer_type):
-    if "sliding" in layer_type:
-        return configuration.sliding_window
-    return configuration.attention_chunk_size if "chunked" in layer_type else math.inf
+    return recipe(name, form, MODELS[name].length, MODELS[name].n_layer)
 
 
 @pytest.mark.parametrize("name, form", FORMS)
 def test_frequencies_and_windows_at_the_published_size(name, form):
     """They compute frequencies, and the factor on q and k, in float32."""
     theirs = MODELS[name]
-    configuration = theirs.configuration(form, theirs.n_layer)
+    configuration = theirs.configuration(form, theirs.n_layer, theirs.length)
     rotary_class = theirs.classes()[1]
     rotary = rotary_class and rotary_class(configuration)
     kinds = published_recipe(name, form).kinds
@@ -194,7 +199,12 @@ def test_frequencies_and_windows_at_the_published_size(name, form):
         kinds = Checkpoint({}, published_recipe(name, "trained"), 0).config_with(overrides, 4 * theirs.length).kinds
     layer_types = getattr(configuration, "layer_types", None) or ["full_attention"] * len(kinds)
     for kind, layer_type in zip(kinds, layer_types, strict=True):
-        assert kind.n_keys == their_window(configuration, layer_type)
+        window = math.inf
+        if "sliding" in layer_type:
+            window = configuration.sliding_window
+        if "chunked" in layer_type:
+            window = configuration.attention_chunk_size
+        assert kind.n_keys == window
         if kind.pos_scheme != "rope":
             continue
         prefix = f"{layer_type}_" if hasattr(rotary, f"{layer_type}_inv_freq") else ""
@@ -219,30 +229,10 @@ def test_llama3_scales_as_transformers_do():
     assert size == factor == 1
 
 
-def shortened(value):
-    """The rope_parameters with the training length SMALL."""
-    if not isinstance(value, dict):
-        return value
-    short = {key: shortened(inner) for key, inner in value.items()}
-    if "original_max_position_embeddings" in short:
-        short["original_max_position_embeddings"] = SMALL
-    return short
-
-
-def our_order(kind, theirs):
-    """The order of a head's channels in transformers that puts the two which rotate together side by side, as ours."""
-    channels = torch.arange(kind.head_size)
-    if kind.pos_scheme == "rope" and not theirs.interleaved:
-        n = kind.rotated
-        channels[:n] = torch.arange(n).view(2, -1).T.flatten()
-    return channels
-
-
 def their_attention(name, form, ours, n_tokens):
     """Runs a small decoder of transformers. Returns each layer's module, its input, and how much each query attends
     to each key (H, T, T)."""
     theirs = MODELS[name]
-    theirs = replace(theirs, rotation=shortened(theirs.rotation), stretched=shortened(theirs.stretched))
     window = min(kind.n_keys for kind in ours.kinds)
     settings = {
         "intermediate_size": 16,
@@ -264,7 +254,7 @@ def their_attention(name, form, ours, n_tokens):
     known = configuration_class().to_dict() | {"attn_implementation": None}
     settings = {key: value for key, value in settings.items() if key in known}
     torch.manual_seed(0)
-    decoder = decoder_class(theirs.configuration(form, ours.n_layer, **settings)).eval()
+    decoder = decoder_class(theirs.configuration(form, ours.n_layer, SMALL, **settings)).eval()
     layers = []
 
     def keep(module, args, inputs, outputs):
@@ -293,12 +283,14 @@ def their_attention(name, form, ours, n_tokens):
     return layers
 
 
-def our_attention(model, context, module, x, theirs):
+def our_attention(model, context, module, x, interleaved):
     """How much each query attends to each key (H, T, T) in our layer, with transformers' weights and input."""
     kind = context.config
     layer = context.layer
     attention = model.transformer.h[layer].attn
-    order = our_order(kind, theirs)
+    order = torch.arange(kind.head_size)
+    if kind.pos_scheme == "rope" and not interleaved:  # puts two channels that rotate together side by side
+        order[: kind.rotated] = order[: kind.rotated].view(2, -1).T.flatten()
     C = model.config.n_embd
     q_weight = module.q_proj.weight.unflatten(0, (-1, kind.head_size))[:, order]
     k_weight = module.k_proj.weight.unflatten(0, (-1, kind.head_size))[:, order]
@@ -340,16 +332,14 @@ def comparable_queries(name, kind, T):
 def test_every_layer_attends_as_theirs(name, form):
     """How much each query attends to each key, in six layers and twice the training length: which layers rotate, with
     which pairs; norms, windows, sinks and temperatures."""
-    theirs = MODELS[name]
-    width = theirs.n_head * theirs.head_size
     n_tokens = 2 * SMALL
-    ours = recipe(name, form, block_size=SMALL, n_layer=6, n_head=theirs.n_head, n_embd=width, bias=False)
+    ours = recipe(name, form, SMALL, n_layer=6)
     model = GPT(ours).eval()
     _, contexts = model.enter(torch.zeros(1, n_tokens, dtype=torch.long))
     their_layers = their_attention(name, form, ours, n_tokens)
     for kind, context, (module, x, expected) in zip(ours.kinds, contexts, their_layers, strict=True):
         assert expected.std() > 1e-3
-        weights = our_attention(model, context, module, x, theirs)
+        weights = our_attention(model, context, module, x, MODELS[name].interleaved)
         queries = comparable_queries(name, kind, n_tokens)
         torch.testing.assert_close(weights[:, queries], expected[:, queries], rtol=0, atol=1e-5)
 
@@ -366,24 +356,25 @@ def test_every_file_is_compared_and_on_the_page():
         layers = config.read_file(TrainConfig, path).get("layers", "")
         assert all(kind.split(" *")[0] in row for kind in layers.split(" | "))
     kinds = published_recipe("smollm3", "trained").kinds
-    numbers = MODELS["smollm3"].configuration("trained", len(kinds)).no_rope_layers
+    numbers = MODELS["smollm3"].configuration("trained", len(kinds), SMALL).no_rope_layers
     assert [kind.pos_scheme == "none" for kind in kinds] == [number == 0 for number in numbers]
     assert "| `no_rope_layers` with 0" in page  # 1 is a layer with RoPE
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_file_has_every_kind_of_layer_at_every_size_and_trains_writes_and_is_evaluated(
+def test_every_file_has_every_kind_of_layer_at_every_size_and_trains_and_is_evaluated(
     name, dataset, tmp_path, evaluate
 ):
     """A recipe that the baseline is too shallow for brings its own depth, which is GPT-2's."""
-    kinds = {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in published_recipe(name, "trained").kinds}
+
+    def kinds_of(ours):
+        return {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in ours.kinds}
+
     for files_and_flags in ([], ["--block_size=16"], [ROOT / "config/gpt2.py"]):
         arguments = [*map(str, files_and_flags), str(FILES[name])]
         ours = config.load(TrainConfig, arguments).model_config(50304)
-        assert {(kind.pos_scheme, kind.window, kind.rope_theta) for kind in ours.kinds} == kinds
+        assert kinds_of(ours) == kinds_of(published_recipe(name, "trained"))
     assert (ours.n_layer, ours.n_embd, ours.block_size) == (12, 768, 1024)
     size = "--n_head=2 --n_embd=24 --block_size=16 --batch_size=2 --max_iters=1 --device=cpu".split()
     train.main([str(FILES[name]), *size, f"--dataset={dataset}", f"--out_dir={tmp_path}"])
-    texts, _ = write_sample(tmp_path, max_new_tokens=20, num_samples=1)
-    assert len(texts[0]) == 21
     assert evaluate(tmp_path, "--lengths=16,64").out

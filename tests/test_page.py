@@ -44,7 +44,8 @@ def model_of(name, window=0):
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     config = replace(GPTConfig(**file["config"]), window=window)
     text = content("passages")[0]
-    return GPT.from_weights(config, weights).eval(), torch.tensor([[file["chars"].index(char) for char in text]])
+    tokens = torch.tensor([[file["chars"].index(char) for char in text]])
+    return GPT.from_weights(config, weights).eval(), tokens
 
 
 def messages(pipe):
@@ -145,8 +146,6 @@ def test_the_slider_scores_the_same_characters_as_eval_length(page):
             losses, _ = score(model, tokens[:, -n - 1 :], 8, torch.device("cpu"), torch.float32)
             read = page.js(f"readings['{name},0,0,{n}'].slice(-8)")
             assert np.abs(losses[0] - read).max() < 1e-3
-    assert page.js("panels[0].text.querySelectorAll('.frame').length") == 8
-    assert page.js("frameLoss(panels[0], 2048)") > page.js("frameLoss(panels[1], 2048)") + 1
 
 
 def test_a_text_streams_and_a_wrong_prompt_gets_one_line(page):
@@ -156,7 +155,8 @@ def test_a_text_streams_and_a_wrong_prompt_gets_one_line(page):
     page.js("$('prompt').value = 'def '; $('go').click()")
     page.wait("panels.every(panel => panel.text.textContent.length > 200)")
     text = page.js("panels[1].text.textContent")
-    assert text.startswith("def ") and text.index("128: training texts ended here") == 128
+    assert text.startswith("def ")
+    assert text.index("128: training texts ended here") == 128
     assert not page.js("$('mistake').textContent")
 
 

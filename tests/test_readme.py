@@ -24,7 +24,6 @@ NAMES = (
 PAGES = [(ROOT / name).read_text() for name in NAMES]
 EXAMPLE = re.search(r"```python\n(.*?)```", PAGES[0], re.S)[1]
 CAPPED, SQUEEZE, FOX = re.findall(r"```python\n(.*?)```", PAGES[-1], re.S)  # the answers to exercises
-CITATION = dict(re.findall(r'^[ -]*([\w-]+): "?(.*?)"?$', (ROOT / "CITATION.cff").read_text(), re.M))
 BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES), re.S)
 COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
 MODEL = "--n_layer=4 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
@@ -34,7 +33,6 @@ SIZES = {  # flags that make a script's commands quick
     "sample": ["--max_new_tokens=8", "--device=cpu"],
     "tools.bench": "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --device=cpu --rounds=1".split(),
 }
-GENERATED = {"recall": "recall", "task": "copy"}  # config file: its text
 
 
 def calls(line):
@@ -49,9 +47,7 @@ def calls(line):
 def test_the_two_commands_come_first_and_the_pages_are_complete_and_short():
     assert COMMANDS[0].endswith("pip install -r requirements.txt && python train.py config/rope.py")
     assert COMMANDS[1].endswith("pip install -r requirements-dev.txt && python -m pytest")
-    lines = PAGES[0].splitlines()
-    assert next(line for line in lines if "pip install -r requirements-dev.txt" in line) == COMMANDS[1]  # as in .ci/run
-    assert len(lines) <= 170
+    assert PAGES[0].count("\n") <= 170
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for path in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / path).exists(), path
@@ -79,7 +75,10 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch, add_scheme):
     monkeypatch.chdir(tmp_path)
     add_scheme("capped", CAPPED)
     add_scheme("example", EXAMPLE.replace('"mine"', '"example"'))  # the reader may have schemes/mine.py
-    generated = {f"config/{name}.py": facts_dataset(tmp_path, text) for name, text in GENERATED.items()}
+    generated = {
+        "config/recall.py": facts_dataset(tmp_path, "recall"),
+        "config/task.py": facts_dataset(tmp_path, "copy"),
+    }
     ran = set()
     train.main(["config/rope.py", f"--dataset={dataset}", *MODEL.split()])  # the first two lines make environments
     for line in [*COMMANDS[2:], "python train.py --pos_scheme=example"]:
@@ -111,14 +110,15 @@ def test_every_command_runs(dataset, tmp_path, monkeypatch, add_scheme):
 def test_the_answers_to_the_exercises_are_right(add_scheme, monkeypatch, capsys):
     turns = [10000 ** (-pair / 16) / (2 * math.pi) for pair in range(16)]  # of each pair, per token
     counts = [sum((n - 1) * turn >= 1 for turn in turns) for n in (128, 1024)]
-    assert f"2. {counts[0]} and {counts[1]}:" in PAGES[-1]
+    assert "2. {} and {}:".format(*counts) in PAGES[-1]
     assert math.ceil(0.5 / turns[7]) == 177
 
     add_scheme("capped", CAPPED)
     scheme = build("capped").pos
     scheme.init_weights(None)
     bias = scheme.bias(None, None, torch.tensor([999]), torch.arange(1000), None, 0)[0, 0, 0]
-    assert (bias[:800] == bias[0]).all() and (bias[900:].diff() > 0).all()  # level far back, steep near
+    assert (bias[:800] == bias[0]).all()  # level far back
+    assert (bias[900:].diff() > 0).all()  # and steep near
 
     names = {"task": lambda function: function, "draw": lambda random, symbols, n: "abbcca"}
     exec(SQUEEZE, names)
@@ -135,17 +135,6 @@ def test_the_answers_to_the_exercises_are_right(add_scheme, monkeypatch, capsys)
     assert [kind.n_keys for kind in kinds][:2] == [4096, math.inf]
 
 
-def test_readme_cites_what_the_citation_file_says():
-    block = re.search(r"```bibtex\n(.*?)```", PAGES[0], re.S)[1]
-    for value in (CITATION["name"], CITATION["title"], CITATION["version"], CITATION["date-released"][:4]):
-        assert f"{{{value}}}" in block
-
-
-@pytest.mark.xfail(strict=True, reason="no public address yet: then CITATION.cff and README get it, and this mark goes")
-def test_the_citation_has_an_address():
-    assert {"url", "repository-code"} <= CITATION.keys()
-
-
 @pytest.mark.parametrize("page", ["position-encoding.md", "position-encoding.zh.md"])
 def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, capsys):
     text, english = ((ROOT / "docs" / name).read_text() for name in (page, "position-encoding.md"))
@@ -156,8 +145,6 @@ def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, c
     tests = "".join(p.read_text() for p in (ROOT / "tests").glob("*.py"))
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
-    for path in re.findall(r"`(schemes/\w+\.png)`", text):
-        assert (ROOT / "docs" / path).exists(), path
 
     files = [ROOT / "model.py", *(ROOT / "schemes").glob("*.py")]
     code = "".join(path.read_text() for path in files)

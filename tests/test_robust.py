@@ -1,8 +1,6 @@
 """No fault of the machine or the user costs work. The tests kill real processes and damage real files."""
 
-import contextlib
 import math
-import random
 import resource
 import shutil
 import signal
@@ -20,19 +18,6 @@ from run.tracking import read_metrics
 
 TRAIN = [sys.executable, str(ROOT / "train.py")]
 FILES = ["best.pt", "latest.pt", "loss.png", "metrics.jsonl"]  # of a run, and nothing else
-
-
-def call(command, **options):
-    return subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
-
-
-@contextlib.contextmanager
-def training(*command):
-    """A process that trains, after its third step."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=-1, stderr=-1, text=True) as process:
-        while "step 3/" not in process.stdout.readline():
-            pass
-        yield process
 
 
 def names(folder):
@@ -54,11 +39,20 @@ KILL = """if True:
     train.main(sys.argv[2:])"""
 
 
-@pytest.mark.parametrize("nth, partial", [(3, "latest.pt"), (4, "best.pt"), (5, "latest.pt"), (6, "loss.png")])
+@pytest.mark.parametrize(
+    "nth, partial",
+    [
+        (3, "latest.pt"),
+        (4, "best.pt"),
+        (5, "latest.pt"),
+        (6, "loss.png"),
+    ],
+)
 def test_a_kill_before_any_rename_loses_nothing_and_leaves_nothing(nth, partial, tiny, whole, tmp_path):
     """The first rename is that of metrics.jsonl. Each evaluation renames best.pt and latest.pt; loss.png is the last."""
     flags = [*tiny, f"--out_dir={tmp_path}/r"]
-    assert call([sys.executable, "-c", KILL, nth, *flags]).returncode == -signal.SIGKILL
+    done = subprocess.run([sys.executable, "-c", KILL, str(nth), *flags], cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
     assert set(names(tmp_path / "r")) - set(FILES) == {".lock", f".{partial}.tmp"}
     train.main(flags)  # the same command resumes
     for which in ("best", "latest"):
@@ -83,17 +77,20 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_good_files(tiny, tmp_path):
     def limit():  # writing a larger file is an error, as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
 
-    done = call([*TRAIN, "--resume", f"--out_dir={folder}", "--max_iters=6"], preexec_fn=limit)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    command = [*TRAIN, "--resume", f"--out_dir={folder}", "--max_iters=6"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, preexec_fn=limit)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
     assert (folder / "latest.pt").read_bytes() == content
     assert names(folder) == FILES
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_after_a_signal_the_run_is_saved_and_the_process_dies_as_after_ctrl_c(signum, tiny, tmp_path):
+def test_after_a_signal_the_run_is_saved_and_the_process_dies_as_after_ctrl_c(tiny, tmp_path):
     flags = [*tiny, f"--out_dir={tmp_path}/r", "--max_iters=100000", "--log_interval=3"]
-    with training(*TRAIN, *flags) as process:
-        process.send_signal(signum)
+    with subprocess.Popen([*TRAIN, *flags], stdout=-1, stderr=-1, text=True) as process:
+        while "step 3/" not in process.stdout.readline():
+            pass
+        process.terminate()
         assert "saved" in process.communicate()[1]
     assert process.returncode == -signal.SIGINT
     step = load_checkpoint(tmp_path / "r", "latest").step
@@ -101,23 +98,21 @@ def test_after_a_signal_the_run_is_saved_and_the_process_dies_as_after_ctrl_c(si
 
 
 def test_weights_that_are_not_finite_are_never_saved(whole, tmp_path):
-    folder = shutil.copytree(whole, tmp_path / "r")
     name = "transformer.h.0.ln_1.weight"
-    checkpoint = load_checkpoint(folder, "latest")
+    checkpoint = load_checkpoint(whole)
     checkpoint.weights[name][0] = torch.inf
     with pytest.raises(ValueError, match=name):
-        checkpoint.save(folder / "latest.pt")
-    assert (folder / "latest.pt").read_bytes() == (whole / "latest.pt").read_bytes()
+        checkpoint.save(tmp_path / "latest.pt")
+    assert not names(tmp_path)
 
 
 def test_every_flipped_bit_is_found(whole, tmp_path):
     path = shutil.copytree(whole, tmp_path / "r") / "latest.pt"
     content = path.read_bytes()
-    rng = random.Random(0)
     n_found = 0
-    for _ in range(60):
+    for i in range(60):
         changed = bytearray(content)
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        changed[i * len(content) // 60] ^= 1 << i % 8
         path.write_bytes(changed)
         try:
             assert_same_run(whole, path.parent)  # a bit without meaning, such as one of a time stamp or of padding

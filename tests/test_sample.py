@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import prepare, write_sample, write_texts
+from conftest import prepare, write_sample
 
 from data.tokenizers import tokenizer_from
 from model import GPT, GPTConfig, draw
@@ -11,9 +11,8 @@ from run.checkpoint import load_checkpoint
 def runs(tmp_path_factory, trained):
     """{scheme: a run whose tokens are pieces of words, and sometimes only parts of a character}."""
     root = tmp_path_factory.mktemp("runs")
-    for path in write_texts(root / "texts", words=80).iterdir():
-        path.write_text(path.read_text() + "naïve 中文 🙂 " * 20, encoding="utf-8")
-    name = prepare(root, root / "texts", "--tokenizer=bpe:270").name
+    (root / "a.txt").write_text("def f(x):\n    return x + 1\nnaïve 中文 🙂 " * 400, encoding="utf-8")
+    name = prepare(root, root / "a.txt", "--tokenizer=bpe:270").name
     return {scheme: trained(scheme, dataset=name, vocab_size=320) for scheme in ("learnable", "rope", "fox")}
 
 
@@ -22,7 +21,8 @@ def test_samples_continue_a_prompt_from_a_file_past_the_training_length(runs, sc
     prompt = "def é\r\n"
     (tmp_path / "p.txt").write_bytes(prompt.encode("utf-8-sig"))
     texts, printed = write_sample(runs[scheme], start=f"FILE:{tmp_path}/p.txt", num_samples=3, max_new_tokens=40)
-    assert len(set(texts)) == 3 and all(text.startswith(prompt) for text in texts)
+    assert len(set(texts)) == 3
+    assert all(text.startswith(prompt) for text in texts)
     assert printed == "\n---------------\n".join(texts) + "\n"
     note = capsys.readouterr().err
     assert "training length, 16 tokens" in note

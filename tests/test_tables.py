@@ -1,6 +1,5 @@
 """The pages hold the tables and figures that benchmark/ gives."""
 
-import json
 import re
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from conftest import ROOT
 
 from benchmark import results, tables, tokens
-from model import GPTConfig
 
 
 def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
@@ -42,23 +40,8 @@ def test_reach_and_exact_answers_are_those_of_the_models_and_tell_who_learned_th
     exact, has_learned = results.task_of("sort/none")
     assert has_learned.tolist() == [True, False, True]
     assert tables.reach_cell("sort/none") == "30, (30), 30"
-    assert tables.reach_cell("copy/fox5") == "30, 30, 30"
     assert tables.exact("sort/none") == "0.91, 0.90"
     assert list(exact) == [5, 10, 20, 25, 30, 40, 80]  # ascending, as a curve needs them
-
-
-def test_the_claims_with_which_few_files_agree_are_known():
-    """Their means are clear by their ±, and their pages should say how many files agree."""
-    known = {
-        "models/baseline/alibi_offset - dape@16",
-        "models3400/baseline/alibi_offset - steps/dape@16",
-        "steps6900/baseline/fox5 - steps6900/baseline/rope-window128@16",
-        "Δalibi@16",
-        "Δlarger/rope-yarn@4 without 671,672",
-    }
-    values = {expression: results.value_of(expression) for expression in tables.claims()}
-    clear = {expression: value for expression, value in values.items() if abs(value.mean) > value.width}
-    assert {name for name, value in clear.items() if value.agreeing < 0.6 * len(value.by_file)} <= known
 
 
 def test_a_token_was_seen_if_it_and_the_four_before_it_stand_in_the_context():
@@ -74,15 +57,3 @@ def test_the_parts_of_the_classes_add_up():
     assert sum(others) == pytest.approx(whole, abs=1e-6)
     expected = results.value_of("Δtokens/larger/alibi@4").mean
     assert whole == pytest.approx(expected, abs=1e-3)  # the losses of tokens are float16
-
-
-def test_a_kept_result_says_only_what_differs_from_the_defaults():
-    """So a new field of the model makes no file unreadable."""
-    for path in (ROOT / "benchmark").rglob("*.npz"):
-        with np.load(path) as arrays:
-            if "about" not in arrays:  # of benchmark.clock
-                continue
-            about = json.loads(str(arrays["about"]))
-        config = vars(GPTConfig(**about["model"]))
-        assert not about["model"].items() & vars(GPTConfig()).items()
-        assert not about["settings"].items() & config.items()
