@@ -22,7 +22,6 @@ from model import find_scheme, scheme_names
 from run.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("few_documents")
-CPU = torch.device("cpu")
 
 
 def copied(run, path):
@@ -100,7 +99,7 @@ def test_losses_equal_those_of_a_plain_forward_pass(trained, dataset, scheme):
             cases += [(8, 64), (32, 64)]
     for length, below in cases:
         windows = split.windows(np.array([100, 200, 333]), length)
-        losses, right = score(model, windows, 3, CPU, torch.float32, below)
+        losses, right = score(model, windows, 3, torch.device("cpu"), torch.float32, below)
         positions = data.sampled_positions(max(length, 16), below, (length, 0))
         if below:
             positions = positions[:length]

@@ -35,10 +35,8 @@ def test_a_gpu_computes_what_a_cpu_does(scheme, window, sink):
             error = (right.grad - p.grad.cpu()).norm()
             assert error < 30 * at_most * right.grad.norm().clamp(min=1e-3)
     cache = KVCache()
-    states = []
     with torch.no_grad():
-        for chunk in idx.split((1, 40, 7, 16), dim=1):
-            states.append(model.hidden(chunk.cuda(), cache))
+        states = [model.hidden(chunk, cache) for chunk in idx.cuda().split((1, 40, 7, 16), dim=1)]
         logits = model.lm_head(torch.cat(states, dim=1))
     torch.testing.assert_close(logits.cpu().double(), expected.detach(), rtol=0, atol=1e-3)
 

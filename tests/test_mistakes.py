@@ -20,7 +20,6 @@ FLAGS = {  # flags that are valid without the mistake
 MISTAKES = {
     train.main: {
         # the model
-        "--pos_init=-1": "pos_init=-1.0",
         "--pos_scheme=t5 --pos_options=sise=2": "'sise'",
         "--pos_scheme=t5 --pos_options=size": "pos_options: size",
         "--pos_scheme=inkling --pos_options=extent=1.5": "extent=1.5",
@@ -65,7 +64,6 @@ MISTAKES = {
         "{rope} --lengths=a": "lengths='a'",
         "{rope} --temperature=1": "--attention_temperature",
         "{rope}.npz": "{rope}.npz",
-        "{rope} --window=-1": "window=-1",
     },
     sample.main: {
         "--start=": "--start=",
