@@ -8,16 +8,12 @@ import torch
 import data
 import sample
 from model import GPT, GPTConfig
-from run.checkpoint import VERSION, Checkpoint, Overrides
+from run.checkpoint import Checkpoint, Overrides
 from run.start import initialise, settings_from
-
-HEAD = "lm_head.weight"
-
 
 # ----------------------------------------------------------------------------------------------------------
 # What an evaluation and --init_from change in a trained model's layers
 
-OLMO = "window=16 *3 | rope_scaling=yarn rope_factor=4"
 SHARES = "window=1/2 | temperature=.1"
 
 
@@ -45,7 +41,6 @@ def stretches(config):
     "layers, change, expected",
     [
         # what a window limits is not stretched, whether it was trained or is given
-        ("window=8 | rope_theta=1e6", {}, [(8, "none", 1), (math.inf, "yarn", 4)]),
         (SHARES, {}, [(16, "none", 1), (math.inf, "yarn", 4)]),
         ("", {"layers": "window=8 | window=64"}, [(8, "none", 1), (64, "yarn", 2)]),
         ("window=8 | rope_theta=1e6", {"rope_factor": 8.0}, [(8, "none", 1), (math.inf, "yarn", 8)]),
@@ -66,7 +61,7 @@ def test_windows_and_stretching_in_evaluations_and_further_training(layers, chan
 
 @pytest.mark.parametrize("scaling", ["yarn", "llama3"])
 def test_further_training_scales_rope_from_the_length_that_it_was_trained_at(scaling):
-    layers = OLMO.replace("yarn", scaling)
+    layers = f"window=16 *3 | rope_scaling={scaling} rope_factor=4"  # OLMo 3's
     source = checkpoint_of(n_layer=4)
     for length, factor in ((128, 4), (256, 8), (512, 16)):  # each run starts from the one before
         source = checkpoint_of(trained_further(source, block_size=length, layers=layers))
@@ -97,10 +92,9 @@ def test_layers_that_are_reordered_start_from_their_own_weights(dataset):
     for old_layers in ("pos_options=b=1 | pos_options=b=2", "pos_options=b=1 | window=0"):
         config = GPTConfig(8, 25, 2, 2, 16, pos_scheme="fox", layers=old_layers)
         model = GPT(config)
+        source = Checkpoint(model.state_dict(), config, step=0, tokenizer_spec=text.tokenizer.spec)
         for layers in ("pos_options=b=2 | pos_options=b=1", "window=4 | pos_options=b=2", ""):
             new = GPT(replace(config, layers=layers), seed=1)
-            weights = {name: w.clone() for name, w in model.state_dict().items()}
-            source = Checkpoint(weights, config, step=0, tokenizer_spec=text.tokenizer.spec)
             if layers:
                 initialise(new, source, text)
                 assert all(torch.equal(new.schemes[n].w, model.schemes[n].w) for n in (0, 1))
@@ -109,18 +103,10 @@ def test_layers_that_are_reordered_start_from_their_own_weights(dataset):
                     initialise(new, source, text)
 
 
-@pytest.mark.parametrize(
-    "change, word",
-    [
-        (lambda c: c.update(version=VERSION + 1), "train the run again"),
-        (lambda c: c["config"].update(n_heads=3), "n_heads"),
-        (lambda c: c["weights"].update({HEAD: c["weights"][HEAD] + 1}), "not tied"),
-    ],
-)
-def test_damaged_content_is_one_line(trained, tmp_path, change, word, refused):
+def test_a_file_of_another_version_is_one_line(trained, tmp_path, refused):
     folder = shutil.copytree(trained("rope"), tmp_path / "r")
     content = torch.load(folder / "best.pt")
-    change(content)
+    content["version"] += 1
     torch.save(content, folder / "best.pt")
     message = refused(sample.main, f"--out_dir={folder}")
-    assert f"{folder}/best.pt cannot be loaded" in message and word in message
+    assert f"{folder}/best.pt cannot be loaded" in message and "train the run again" in message

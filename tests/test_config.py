@@ -12,7 +12,7 @@ import train
 from model import find_scheme, scheme_names
 from tools import bench, pictures
 
-CONFIGS = sorted(p for p in (ROOT / "config").glob("*.py") if p.name != "__init__.py")
+CONFIGS = sorted((ROOT / "config").glob("[!_]*.py"))
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ def test_a_value_has_the_type_of_its_field(line, settings, tmp_path, monkeypatch
         "--qzx=1": "--qzx: --help",
         "--n=" + "9" * 5000: "n='999.* must be of type int",
         "--rate=1e400": "rate=inf must be at least 0 and below",
-        "--rate=-1": "rate=-1.0 must be at least 0 and below",
-        "--n=1e9": "n=1000000000 must be at least 0 and below 16,777,216",
-        "--count=0": "count=0 must be at least 1 and below 1,048,576",
+        "--count=1e9": "count=1000000000 must be at least 1 and below 1,048,576",
         "--share=1": "share=1.0 must be at least 0 and below 1",
         "--kind=c": "kind='c' is not one of: a, b",
         "-n=3": "'-n=3' is neither .*--key=value",

@@ -18,11 +18,10 @@ from eval_length import choose_blocks, choose_lengths, score
 from evaluation import rows
 from evaluation.rows import Row
 from evaluation.statistics import interval
-from model import scheme_names
+from model import find_scheme, scheme_names
 from run.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("few_documents")
-CPU = torch.device("cpu")
 
 
 def copied(run, path):
@@ -59,7 +58,6 @@ def numbers(results, run, key="loss"):
 def test_the_default_lengths_are_doubled_up_to_16_times_the_training_length():
     cfg = eval_length.EvalConfig(runs=("x",))
     assert choose_lengths(cfg, {100}) == [25, 50, 100, 200, 400, 800, 1600]
-    assert choose_lengths(cfg, {2}) == [1, 2, 4, 8, 16, 32]
 
 
 @given(
@@ -90,30 +88,27 @@ def test_blocks_do_not_overlap_and_stay_in_their_document_where_they_can(sizes, 
 
 @pytest.mark.parametrize("scheme", scheme_names())
 def test_losses_equal_those_of_a_plain_forward_pass(trained, dataset, scheme):
+    """Sampled positions are as dense as in training: a context of 8 tokens, half of the training length, lies among the
+    first half of 16 positions below 64."""
     model = load_checkpoint(trained(scheme)).model("cpu")
     split = data.load(dataset).val
-    for length in (4, 16) if model.config.max_positions else (16, 64):
+    cases = [(8, 0)]
+    if not model.config.max_positions:
+        cases.append((64, 0))
+        if find_scheme(scheme).gaps:
+            cases += [(8, 64), (32, 64)]
+    for length, below in cases:
         windows = split.windows(np.array([100, 200, 333]), length)
-        losses, right = score(model, windows, 3, CPU, torch.float32)
-        logits, _ = model(windows[:, :-1], windows[:, 1:])
-        last = logits[:, -3:]
+        losses, right = score(model, windows, 3, torch.device("cpu"), torch.float32, below)
+        positions = data.sampled_positions(max(length, 16), below, (length, 0))
+        if below:
+            positions = positions[:length]
+        hidden = model.hidden(windows[:, :-1], positions=positions)
+        last = model.lm_head(hidden)[:, -3:]
         targets = windows[:, -3:]
         expected = F.cross_entropy(last.mT, targets, reduction="none")
         np.testing.assert_allclose(losses, expected.detach(), atol=1e-5)
         assert (right == (last.argmax(-1) == targets).numpy()).all()
-
-
-def test_positions_are_sampled_as_densely_as_in_training(trained, dataset):
-    """A context of 8 tokens, half of the training length, lies among the first half of 16 positions below 64."""
-    model = load_checkpoint(trained("rope")).model("cpu")
-    split = data.load(dataset).val
-    for length in (8, 32):
-        windows = split.windows(np.array([0]), length)
-        losses, _ = score(model, windows, 2, CPU, torch.float32, max_position=64)
-        positions = data.sampled_positions(max(length, 16), 64, (length, 0))[:length]
-        logits = model.lm_head(model.hidden(windows[:, :-1], last=2, positions=positions))
-        expected = F.cross_entropy(logits[0], windows[0, -2:], reduction="none")
-        np.testing.assert_allclose(losses[0], expected.detach(), atol=1e-6)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -182,31 +177,33 @@ def test_what_was_measured_is_kept_and_logged_before_it_is_drawn(runs, evaluate,
         assert curve == pytest.approx(numbers(results, runs / "learnable", key))
 
 
-@pytest.fixture
-def measured(monkeypatch):
-    """The lengths that are measured, as they are measured."""
-    lengths = []
+def test_each_length_is_kept_as_it_is_measured_and_measured_again_only_if_something_that_counts_has_changed(
+    runs, evaluate, refused, tmp_path, monkeypatch
+):
+    measured = []
 
-    def noted(model, windows, *rest):
-        lengths.append(windows.size(1) - 1)
+    def interrupted(model, windows, *rest):
+        measured.append(windows.size(1) - 1)
+        if measured == [4, 8, 16, 32]:
+            raise KeyboardInterrupt
         return score(model, windows, *rest)
 
-    monkeypatch.setattr(eval_length, "score", noted)
-    return lengths
-
-
-def test_nothing_is_measured_twice_unless_something_that_counts_has_changed(
-    runs, evaluate, measured, tmp_path, monkeypatch
-):
+    monkeypatch.setattr(eval_length, "score", interrupted)
     alibi = copied(runs / "alibi", tmp_path / "alibi")
-    first = evaluate(alibi, "--lengths=16").rows
-    assert evaluate(alibi, "--lengths=16").rows == first
-    assert measured == [16]
-    for flag in ("--blocks=5", "--seed=2", "--attention_temperature=.1", "--window=8", "--dtype=bfloat16"):
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(alibi)
+    first = evaluate(alibi).rows
+    assert evaluate(alibi).rows == first
+    assert measured == [4, 8, 16, 32, 32, 64, 128, 256]
+    changes = "--blocks=20", "--blocks=5", "--seed=2", "--attention_temperature=.1", "--window=8", "--dtype=bfloat16"
+    for flag in changes:
         evaluate(alibi, "--lengths=16", flag)
     monkeypatch.setattr(eval_length, "code_hash", lambda config: "other code")
     evaluate(alibi, "--lengths=16")
-    assert len(measured) == 7
+    assert measured[8:] == [16] * 7
+    for path in alibi.glob("scores*"):
+        path.write_bytes(path.read_bytes()[:-9])
+    assert f"{alibi}/scores-" in refused(eval_length.main, alibi, "--lengths=16", "--blocks=20")
 
 
 def test_a_hash_of_the_code_covers_what_a_schemes_file_imports_and_no_comments(trained, monkeypatch):
@@ -224,26 +221,6 @@ def test_a_hash_of_the_code_covers_what_a_schemes_file_imports_and_no_comments(t
             if rows.code_hash(config) != first:
                 changed.add(name + text)
     assert changed == {"model.py\nx = 1", "key_offset.py\nx = 1", "alibi_offset.py\nx = 1"}
-
-
-def test_an_interrupted_measurement_resumes_and_a_damaged_file_is_named(
-    runs, evaluate, measured, monkeypatch, refused, tmp_path
-):
-    run = copied(runs / "none", tmp_path / "none")
-
-    def interrupt(model, windows, *rest):
-        if windows.size(1) == 65:
-            raise KeyboardInterrupt
-        return score(model, windows, *rest)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(eval_length, "score", interrupt)
-        evaluate(run)
-    evaluate(run)
-    assert measured == [64, 128, 256]
-    path = next(run.glob("scores*"))
-    path.write_bytes(path.read_bytes()[:-9])
-    assert str(path) in refused(eval_length.main, run, "--blocks=20")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -312,8 +289,6 @@ def test_a_row_is_named_and_kept_by_what_was_changed(runs, evaluate, tmp_path):
     assert windowed[64] == pytest.approx(windowed[8], abs=1e-5)  # one layer sees no further
     assert plain[64] != pytest.approx(plain[8], abs=1e-4)
     losses("rope-window1_2_temperature.1", "--layers=window=1/2 temperature=.1")
-    about = Row.read(tmp_path / "rope-window8.npz").about
-    assert about["model"]["window"] == 8 and "window" not in about["settings"]
 
 
 def test_a_kept_result_of_other_targets_or_with_damage_is_refused(runs, evaluate, tmp_path, refused):

@@ -1,39 +1,19 @@
-"""What only a GPU can show; run with  python -m pytest -m gpu -n 0. Without one these tests skip, but the first needs no
-GPU, only a CUDA build of torch."""
+"""What only a GPU can show; run with  python -m pytest -m gpu -n 0. Without one these tests skip."""
 
 import pytest
 import torch
 from conftest import build, tokens
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import train
-from model import GPT, GPTConfig, KVCache, scheme_names
+from model import KVCache, scheme_names
 from run.checkpoint import load_checkpoint
 from run.device import autocast
 
 ALL = scheme_names()
 SIZES = dict(block_size=64, vocab_size=50, n_layer=2, n_head=4, n_embd=128)
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
-@pytest.mark.parametrize("scheme", ALL)
-def test_no_tensor_is_made_on_another_device(scheme):
-    """Under FakeTensorMode tensors have shapes and devices, but no values. Gradients need a GPU even there."""
-    model = GPT(GPTConfig(**SIZES, pos_scheme=scheme), seed=None)
-    weights = model.state_dict()
-    with FakeTensorMode(), torch.no_grad():
-        fakes = {name: torch.empty(w.shape, device="cuda") for name, w in weights.items()}
-        model.load_state_dict(fakes, assign=True)
-        idx = torch.zeros(2, 40, dtype=torch.int64, device="cuda")
-        cache = KVCache()
-        for chunk in idx.split((20, 1, 19), dim=1):
-            logits, _ = model(chunk, cache=cache)
-            assert logits.device.type == "cuda"
-
-
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("window", [0, 8])
 @pytest.mark.parametrize("scheme, sink", [*((scheme, False) for scheme in ALL), ("rope", True), ("t5", True)])
 def test_a_gpu_computes_what_a_cpu_does(scheme, window, sink):
@@ -55,16 +35,12 @@ def test_a_gpu_computes_what_a_cpu_does(scheme, window, sink):
             error = (right.grad - p.grad.cpu()).norm()
             assert error < 30 * at_most * right.grad.norm().clamp(min=1e-3)
     cache = KVCache()
-    states = []
     with torch.no_grad():
-        for chunk in idx.split((1, 40, 7, 16), dim=1):
-            states.append(model.hidden(chunk.cuda(), cache))
+        states = [model.hidden(chunk, cache) for chunk in idx.cuda().split((1, 40, 7, 16), dim=1)]
         logits = model.lm_head(torch.cat(states, dim=1))
     torch.testing.assert_close(logits.cpu().double(), expected.detach(), rtol=0, atol=1e-3)
 
 
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("scheme, window", [*((scheme, 0) for scheme in ALL), ("rope", 8)])
 def test_a_compiled_model_is_one_graph_compiled_once(scheme, window):
     torch._dynamo.reset()  # in one process, only eight models of a class are compiled
@@ -87,8 +63,6 @@ def deterministic(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "t5"])
 def test_a_resumed_run_is_bit_identical_with_deterministic_kernels(scheme, deterministic, dataset, tmp_path):
     flags = "--device=cuda --n_layer=2 --n_embd=64 --block_size=512 --batch_size=4 --dropout=0.1".split()

@@ -4,6 +4,7 @@ A test with the parameter `scheme` runs for every scheme in model.py and schemes
 and keys, and use nothing from model.py except a model's weights.
 """
 
+import contextlib
 import math
 import shutil
 from dataclasses import replace
@@ -12,7 +13,7 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import RELATIVE, build, tokens
+from conftest import build, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -178,11 +179,10 @@ def reference_score(scheme, q, k, x, i, j, h, p, model, layer):
             return scale * score
         case "transformer_xl":  # Dai 2019, section 3.3: terms (a) to (d)
             C = H * D
-            angles = [n / 10000 ** (2 * c / C) for c in range(C // 2)]
-            sines = [math.sin(angle) for angle in angles]
-            cosines = [math.cos(angle) for angle in angles]
+            pair = torch.arange(C // 2).double()
+            angles = n / 10000 ** (2 * pair / C)
             W = pos.w_r[layer][h * D : (h + 1) * D]
-            r = W @ torch.tensor(sines + cosines).double()
+            r = W @ torch.cat((angles.sin(), angles.cos()))
             return score + scale * (q_i @ r + pos.u[h] @ k_j + pos.v[h] @ r)
         case "t5":  # Raffel 2020, section 2.1
             last = reference_bucket(model.config.block_size - 1)  # that training reaches
@@ -274,10 +274,12 @@ def reference_logits(model, idx, p=None):
     seed=st.integers(0, 99),
 )
 def test_model_equals_slow_reference(scheme, n_head, half, T, layers, qk_norm, seed):
-    """Up to 1.5 times block_size, and at positions with gaps: a window counts keys, not distances."""
+    """Up to 1.5 times block_size, far from the first position, and at positions with gaps: a window counts keys, not
+    distances. The window is changed after the model was made, as evaluations do."""
     sizes = dict(n_head=n_head, n_embd=2 * n_head * half, block_size=20, qk_norm=qk_norm)
     options = OPTIONS.get(scheme, "") if seed % 2 else ""
     model = build(scheme, seed, layers=fitting(layers, scheme), pos_options=options, **sizes)
+    model.override(replace(model.config, window=seed % 5))
     model.pos.step = 8  # PaTH computes in blocks of keys: now there are several
     limit = model.config.max_positions or 200
     idx = tokens(model, 1, min(T, limit), seed)
@@ -285,6 +287,8 @@ def test_model_equals_slow_reference(scheme, n_head, half, T, layers, qk_norm, s
     if seed % 3 == 0 and find_scheme(scheme).gaps:
         generator = torch.Generator().manual_seed(seed)
         positions = torch.randperm(limit, generator=generator)[: idx.size(1)].sort().values
+        if limit == 200:
+            positions += 65_280 * (seed % 2)
     expected = reference_logits(model, idx[0], None if positions is None else positions.tolist())
     for learning in (True, False):  # a learned bias is added in another way if gradients are needed
         with torch.set_grad_enabled(learning):
@@ -298,15 +302,13 @@ def test_model_equals_slow_reference(scheme, n_head, half, T, layers, qk_norm, s
 
 
 @pytest.mark.parametrize("scheme", ALL)
-def test_shared_weights_start_bit_identical(scheme):
+def test_shared_weights_start_bit_identical_and_a_state_dict_holds_only_what_is_learned(scheme):
     config = GPTConfig(64, 50, 2, 2, 16, pos_scheme="none")
     plain = GPT(config).state_dict()
-    weights = GPT(replace(config, pos_scheme=scheme)).state_dict()
+    model = GPT(replace(config, pos_scheme=scheme))
+    weights = model.state_dict()
+    assert weights.keys() == dict(model.named_parameters()).keys() | {"lm_head.weight"}  # tied to wte
     assert all(torch.equal(weights[name], plain[name]) for name in plain)
-    wte = plain["lm_head.weight"].flatten()
-    for name in weights.keys() - plain.keys():  # the scheme's own weights are no copy of these draws
-        first = weights[name].flatten()[:64]
-        assert not torch.equal(first, wte[: len(first)]), name
 
 
 @pytest.mark.parametrize("scheme", ALL)
@@ -328,7 +330,17 @@ def test_cache_in_chunks_of_any_size_equals_no_cache(scheme, chunks, window, lay
     close(torch.cat(states, dim=1), whole[:, : -chunks[-1]], 1e-5)
     last = (chunks[-1] + 1) // 2
     close(model.hidden(final, cache, last), whole[:, -last:], 1e-5)
-    torch.testing.assert_close(model.hidden(idx, last=last), whole[:, -last:])
+
+
+@pytest.mark.parametrize("scheme", ALL)
+def test_no_tensor_is_made_on_another_device(scheme, monkeypatch):
+    """On a GPU that is an error, and so it is on the meta device, where tensors have no values."""
+    monkeypatch.setattr(torch, "autocast", lambda *device, **settings: contextlib.nullcontext())  # meta has none
+    model = build(scheme).to("meta")
+    idx = tokens(model, 2, 20).to("meta")
+    cache = KVCache()
+    for chunk in idx.split((9, 1, 10), dim=1):
+        assert model.hidden(chunk, cache).is_meta
 
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
@@ -375,7 +387,7 @@ def test_the_loss_of_a_large_vocabulary_keeps_no_logits_and_is_the_same(monkeypa
 @pytest.mark.parametrize("scheme", ALL)
 def test_positions_stay_distinct_under_bfloat16_autocast(scheme):
     """bfloat16 cannot tell positions past 256 apart, so schemes compute them in float32 or better."""
-    model = build(scheme, block_size=1500, spread=0.3, sink=not find_scheme(scheme).shifted)
+    model = build(scheme, block_size=1500, spread=0.3)
     idx = tokens(model, 1, 1500)
     exact = model.hidden(idx)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -396,29 +408,6 @@ def test_foxs_gates_learn_under_bfloat16_autocast(b, at_most):
         gradients.append(torch.autograd.grad(loss, [model.pos.b, model.pos.w]))
     for exact, rounded in zip(*gradients, strict=True):
         assert (rounded - exact).norm() < at_most * exact.norm()
-
-
-def randn(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
-
-
-# fire depends on i itself; transformer_xl counts keys
-@pytest.mark.parametrize("scheme", [s for s in RELATIVE if s not in ("fire", "transformer_xl")])
-def test_relative_schemes_ignore_a_shift_of_all_positions(scheme):
-    model = build(scheme)
-    idx = tokens(model, 1, 24)
-    here, _ = model(idx, idx)
-    far, _ = model(idx, idx, positions=torch.arange(24) + 65_280)
-    close(far, here, 1e-5)
-
-
-@pytest.mark.parametrize("scheme", ALL)
-def test_override_equals_a_new_model_with_that_config(scheme):
-    model = build(scheme, block_size=64)
-    narrow = build(scheme, block_size=64, window=9)
-    idx = tokens(model, 1, 64)
-    expected = narrow.hidden(idx)
-    assert torch.equal(model.override(narrow.config).hidden(idx), expected)
 
 
 def test_layers_that_an_override_makes_alike_keep_their_weights():
@@ -448,32 +437,20 @@ def test_a_share_of_the_training_length_is_rounded_down_exactly():
 # Published facts of single schemes
 
 
-def test_positions_that_a_scheme_cannot_have_are_errors():
-    model = build("learnable")
-    with pytest.raises(ValueError, match="learnable .* 24 .* 60"):
-        model.hidden(tokens(model, 1, 60))
-    with pytest.raises(ValueError, match="transformer_xl .* gaps"):
-        build("transformer_xl").hidden(tokens(model, 1, 2), positions=torch.tensor([1, 3]))
-
-
 def test_sinusoidal_table():
     model = build("sinusoidal", n_embd=128, sinusoidal_size=0.5**0.5)
-    positions = torch.tensor([*range(64), 65_536])
-    table = model.pos.embed(torch.zeros(1, 65, 128).double(), positions)[0]
-    close(table[-1], reference_embedding("sinusoidal", 128, 65_536, model), 1e-9)
-    products = table[:-1] @ table[:-1].T
+    table = model.pos.embed(torch.zeros(1, 64, 128).double(), torch.arange(64))[0]
+    products = table @ table.T
     close(products[30, 30:], products[0, :34], 1e-9)
-    assert products[0, 0] == pytest.approx(64)
-    assert products[0, 1:].max() < 63.9  # all vectors differ
+    assert products[0, 1:].max() < products[0, 0] - 0.1  # all vectors differ
 
 
-@pytest.mark.parametrize("theta, factor", [(500.0, 4.0), (500000.0, 64.0)])
-def test_ntk_enlarges_the_base(theta, factor):
+def test_ntk_enlarges_the_base():
     """So that the slowest pair is slowed by the factor. For the other scalings, see test_models.py."""
-    scaling = dict(rope_scaling="ntk", rope_factor=factor, rope_theta=theta)
+    scaling = dict(rope_scaling="ntk", rope_factor=64.0, rope_theta=500.0)
     config = GPTConfig(n_head=2, n_embd=64, pos_scheme="rope", **scaling)
     freqs, _ = M.rope_frequencies(config, torch.device("cpu"))
-    new_theta = theta * factor ** (32 / 30)
+    new_theta = 500.0 * 64 ** (32 / 30)
     pair = torch.arange(16).double()
     torch.testing.assert_close(freqs, new_theta ** (-pair / 16))
 
@@ -484,7 +461,8 @@ def test_bfloat16_channels_stay_exact_when_compiled(scheme):
     """Compiled code skips a cast to bfloat16 and back, so no channel may rely on its rounding."""
     pos_scheme = build(scheme, n_head=3, n_embd=24, n_layer=1).pos.float().requires_grad_(False)
     pos = torch.arange(2000)
-    q, k = randn(2, 1, 3, 2000, 8).bfloat16()
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 1, 3, 2000, 8).bfloat16()
     x = q.transpose(1, 2).flatten(-2).float()
 
     def scores():
@@ -500,15 +478,14 @@ def test_bfloat16_channels_stay_exact_when_compiled(scheme):
 def test_t5_buckets_as_published():
     buckets = build("t5").pos.bucket(torch.arange(300)).tolist()
     assert buckets == [reference_bucket(n) for n in range(300)]
-    assert buckets.index(31) == 113
 
 
 # ----------------------------------------------------------------------------------------------------------
-# Finding schemes, and models from weights
+# Finding schemes
 
 
 def test_a_scheme_is_found_by_its_name_only(tmp_path, monkeypatch):
-    for name in ("c", "_rope_scaling", "t5.py", "os"):
+    for name in ("_rope_scaling", "t5.py", "os"):
         with pytest.raises(ValueError, match=f"pos_scheme={name!r} .* none, .*, alibi, .*, t5"):
             GPTConfig(pos_scheme=name)
     (tmp_path / "schemes").mkdir()
@@ -517,13 +494,3 @@ def test_a_scheme_is_found_by_its_name_only(tmp_path, monkeypatch):
     monkeypatch.setattr(schemes, "__path__", [f"{tmp_path}/schemes"])
     with pytest.raises(ValueError, match="schemes/misnamed.py"):
         GPTConfig(pos_scheme="misnamed")
-
-
-@pytest.mark.parametrize("scheme", ALL)
-def test_a_state_dict_holds_what_was_learned_and_a_model_from_it_is_the_same(scheme):
-    model = build(scheme).float()
-    weights = model.state_dict()
-    idx = tokens(model, 2, 24)
-    assert weights.keys() == dict(model.named_parameters()).keys() | {"lm_head.weight"}  # tied to wte
-    loaded = GPT.from_weights(model.config, weights)
-    assert torch.equal(loaded(idx)[0], model(idx)[0])

@@ -3,7 +3,6 @@ import wandb
 from conftest import assert_same_run, metrics, wandb_records
 
 import train
-from run.tracking import publish
 
 
 @pytest.fixture
@@ -22,23 +21,20 @@ def records_in(folder, kind):
     return [[record[kind] for record in wandb_records(log) if kind in record] for log in logs]
 
 
-def test_without_a_login_wandb_is_offline_and_gets_the_rows_of_each_call(run_tiny, offline, capsys):
+def test_without_a_login_wandb_is_offline_and_gets_the_rows_of_each_call(run_tiny, offline, monkeypatch, capsys):
+    """The project is the flag's, or else that of the user's environment, or else ours."""
     folder = run_tiny("r", "--max_iters=3")
     assert "wandb sync wandb/offline-run-" in capsys.readouterr().out
-    train.main(["--resume", f"--out_dir={folder}", "--max_iters=6", "--log_interval=1"])
-    first, second = [[row["item"] for row in rows] for rows in records_in(offline, "history")]
+    monkeypatch.setenv("WANDB_PROJECT", "a")
+    wandb.teardown()
+    resume = ["--resume", f"--out_dir={folder}", "--log_interval=1"]
+    train.main([*resume, "--max_iters=6"])
+    train.main([*resume, "--max_iters=7", "--wandb_project=b"])
+    assert [run["project"] for (run,) in records_in(offline, "run")] == ["lengthwise", "a", "b"]
+    first, second, _ = [[row["item"] for row in rows] for rows in records_in(offline, "history")]
     assert [row["step"] for row in first] == [0, 3]
     assert first[1].keys() > {"train/loss", "val/loss"}
     assert [row["step"] for row in second] == [4, 5, 6]
-
-
-@pytest.mark.parametrize("flag, variable, expected", [("", "", "lengthwise"), ("", "a", "a"), ("b", "a", "b")])
-def test_the_project_is_that_of_the_flag_or_of_the_environment(flag, variable, expected, offline, monkeypatch):
-    monkeypatch.setenv("WANDB_PROJECT", variable)
-    init = {"name": "x", "project": flag, "config": {}}
-    publish({"a": ({}, [{"step": 1}])}, "auto", {"train": "step"}, init)
-    ((run,),) = records_in(offline, "run")
-    assert run["project"] == expected
 
 
 @pytest.mark.parametrize("fails", ["init", "log", "finish"])
