@@ -213,9 +213,7 @@ def write_sample(folder, **settings):
 # ----------------------------------------------------------------------------------------------------------
 # Small models: for the tests of model.py and of what uses it
 
-from model import GPT, GPTConfig, find_scheme, scheme_names  # noqa: E402
-
-RELATIVE = [s for s in scheme_names() if not find_scheme(s).embeds]  # act on attention only
+from model import GPT, GPTConfig  # noqa: E402
 
 
 def build(scheme, seed=0, spread=1.0, **sizes):
