@@ -75,7 +75,7 @@ def choose_blocks(split, longest, scored, n, seed):
     first = max(longest, data.tuning_part(len(split.tokens)) + scored)
     ends = np.arange(first, len(split.tokens), scored)
     if len(ends) < 2:
-        raise ValueError(f"the text is too short for {longest:,} tokens of context: choose shorter --lengths")
+        raise ValueError(f"--lengths={longest}: the text is too short: at most {len(split.tokens) - scored - 1}")
     if len(ends) < n:
         print(f"note: the text has room for {len(ends)} blocks with {longest:,} tokens of context, not for {n}")
         n = len(ends)
@@ -219,7 +219,7 @@ def print_report(results, lengths, reference):
         print_table(f"minus {reference} at", [n for n in lengths if n >= trained], differences(others, "minus"))
     print()
     for name, result in results.items():
-        words = "no loss past its training length"
+        words = "no verdict, since no loss past its training length is defined and among --lengths"
         if result["rise"]:
             change = signed(result["rise"]["mean"], result["rise"]["width"])
             words = f"lowest at {result['rise']['from']:,}, {change} from there on: {result['rise']['verdict']}"

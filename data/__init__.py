@@ -105,7 +105,7 @@ def prepare_default(name):
     for text_name in (*texts.TEXTS, *texts.tasks.TASKS):
         if Path(name).name in (text_name, f"{text_name}_char"):
             argument = text_name
-    raise ValueError(f"dataset {name!r} is not prepared: run  python -m data.prepare {argument}")
+    raise ValueError(f"no dataset {name!r}: run  python -m data.prepare {argument}  and use the name that it gives")
 
 
 def token_dtype(n_vocab):

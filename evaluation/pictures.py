@@ -87,11 +87,12 @@ def draw_losses(results, background):
     styles = line_styles((Path(name).stem, results[name]["scheme"]) for name in named_first)
     styles = dict(zip(named_first, styles, strict=True))
     in_view = []
+    lengths = sorted(set().union(*(result["lengths"] for result in results.values())))
     for name, result in results.items():
         style = styles[name]
         curve = {n: numbers["by_seed"] for n, numbers in result["lengths"].items()}
         last = max(curve)
-        label = name if result["rise"] else f"{name}: undefined past {last:,}"
+        label = name if last == lengths[-1] else f"{name}: undefined past {last:,}"
         if result["rise"] and result["rise"]["mean"] > FAILED:
             label += f": {np.mean(curve[last]):.2f} at {last:,}"
         else:
@@ -99,7 +100,6 @@ def draw_losses(results, background):
         if name in background:
             style |= {"linewidth": 0.8, "markersize": 3, "alpha": 0.7}
         draw_curve(axes, curve, style | {"label": label})
-    lengths = sorted(set().union(*(result["lengths"] for result in results.values())))
     length_axis(axes, lengths, {result["training_length"] for result in results.values()})
     if in_view:
         cut_off(axes, in_view)

@@ -248,11 +248,14 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
 def print_unlike(rows, reference):
     """Prints in which settings, besides the scheme, rows differ from the reference row."""
     settings = {name: row.about["settings"] | row.about["model"] for name, row in rows.items()}
+    rows_with = {}  # other settings -> the names of rows
     for name, values in settings.items():
         names = [key for key in values if not key.startswith(("pos_", "rope_"))]
         changed = [f"{key}={values[key]}" for key in names if values[key] != settings[reference].get(key, values[key])]
+        rows_with.setdefault(", ".join(changed), []).append(name)
+    for changed, names in rows_with.items():
         if changed:
-            print(f"note: unlike {reference}, {name} has {', '.join(changed)}")
+            print(f"note: unlike {reference}, {', '.join(names)} has {changed}")
 
 
 def save_results(cfg, stem, dataset, results):

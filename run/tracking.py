@@ -147,8 +147,8 @@ class Charts:
         try:
             return action(*arguments)
         except Exception as error:
-            reason = " ".join(str(error).split())
-            print(f"wandb failed, and the command continues without charts: {reason}", file=sys.stderr)
+            message = "wandb failed, and the command continues without charts:"
+            print(message, *str(error).split(), file=sys.stderr)
             self.run = None
 
     def log(self, row):
@@ -179,11 +179,11 @@ def start_wandb(mode, axes, init):
         mode = preset.mode
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             mode = "offline"
-    project = init["project"] or preset.project or "lengthwise"
-    settings = wandb.Settings(console="off", init_timeout=6)
-    id = re.sub(r"[^\w.-]", "-", init["name"])  # `wandb leet` lists runs by their ids
-    run = wandb.init(mode=mode, settings=settings, **init | {"project": project, "id": id})
+    name = re.sub(r"[^\w.-]", "-", init["name"])  # `wandb leet` lists runs by their ids
+    ours = {"project": init["project"] or preset.project or "lengthwise", "id": f"{name}-{time.time_ns()}"}
+    run = wandb.init(mode=mode, settings=wandb.Settings(console="off", init_timeout=6), **init | ours)
     for prefix, x in axes.items():
+        run.define_metric(x, hidden=True)
         run.define_metric(f"{prefix}/*", step_metric=x)
     return None if run.disabled else run
 
