@@ -32,6 +32,7 @@ ANSWERS = {  # what users of nanoGPT type -> what there is instead
     "eval_iters": "an evaluation reads 65,536 tokens, and --eval_only the whole validation text",
     "always_save_checkpoint": "a checkpoint is saved every --eval_interval steps",
     "wandb_run_name": "the name of the run is that of --out_dir",
+    "wandb_log": "did you mean --wandb_mode?",
     "backend": "it follows from --device",
 }
 
@@ -86,11 +87,10 @@ def read_file(cls, path):
         names = runpy.run_path(str(file))
     except Exception as error:
         raise ValueError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    settings = {}
-    for name, value in names.items():
-        if not (name.startswith("_") or inspect.ismodule(value) or callable(value)):  # what it imports
-            settings[name] = value
-    return checked(cls, settings, path)
+    for name, value in [*names.items()]:
+        if name.startswith("_") or inspect.ismodule(value) or callable(value):  # what it imports
+            del names[name]
+    return checked(cls, names, path)
 
 
 def checked(cls, values, where):

@@ -106,7 +106,10 @@ def page(tmp_path_factory):
     if not shutil.which("chromium"):
         pytest.skip("needs chromium")
     browser = Browser(tmp_path_factory.mktemp("chromium"))
-    browser.wait("document.readyState === 'complete' && panels.length === 2 && panels.every(panel => panel.limit)")
+    browser.wait(
+        "document.URL.startsWith('file:') && document.readyState === 'complete'"
+    )  # about:blank is complete, too
+    browser.wait("panels.length === 2 && panels.every(panel => panel.limit)")
     yield browser
     browser.call("Browser.close")
     browser.process.wait()
