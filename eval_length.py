@@ -3,9 +3,8 @@
 Every model predicts the same tokens of the validation text at every context length. If the text were cut into windows
 instead, as it often is, longer windows would have fewer tokens with little context, so that their mean loss would fall
 although no token is predicted better. Here, a difference between two lengths comes from the context and from nothing
-else, and two schemes are compared on the same tokens.
-
-Losses are kept in the run folders: nothing is computed twice, and after Ctrl-C the same command resumes.
+else, and two schemes are compared on the same tokens. Losses are kept in the run folders: nothing is computed twice,
+and after Ctrl-C the same command resumes.
 """
 
 import hashlib
@@ -40,7 +39,8 @@ class EvalConfig(RunsConfig):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# What is scored
+# What is scored. runs: {path: Checkpoint}. kept: {path: Row}, results that an earlier call wrote with --keep. A row is
+# one or more runs that differ only in their seed: row.losses[length] is (seeds, blocks). `main` is at the end.
 
 
 def choose_targets(cfg, dataset, runs, kept):
@@ -103,8 +103,9 @@ def score(model, windows, scored, device, dtype, max_position=0):
     """The losses in nats of the last `scored` predictions of each window, and whether the likeliest token is right (1
     or 0): together (2, B, scored). windows: (B, length + 1). The model is in evaluation mode."""
     length = windows.size(1) - 1
-    n_tokens = 2**17 if device.type == "cuda" else 2**12  # in one forward pass: with more, a CPU is slower
-    batch = max(1, min(n_tokens // length, 2**12 // scored))  # the second: so that logits fit into memory
+    tokens_a_pass = 2**17 if device.type == "cuda" else 2**12  # with more, a CPU is slower
+    scored_a_pass = 2**12  # with more, logits might not fit into memory
+    batch = max(1, min(tokens_a_pass // length, scored_a_pass // scored))
     losses = []
     right = []
     for first in tqdm(range(0, len(windows), batch), f"{length:,} tokens", leave=False, disable=None):
@@ -147,7 +148,8 @@ def measure(cfg, run, windows, scored):
 
 
 def measure_lengths(cfg, split, targets, run):
-    """{length: mean losses (blocks,)} of a run, where its scheme is defined, and the losses of tokens, for --keep."""
+    """The arrays of a run, for its Row: "256" has the mean loss of each block at 256 tokens of context (blocks,), and
+    "256-tokens" the losses themselves (blocks, scored). Lengths at which its scheme is undefined are missing."""
     arrays = {}
     for length in targets.lengths:
         if length <= (run.config.max_positions or length):
@@ -167,7 +169,7 @@ def numbers_of(row, reference):
     that at the training length. minus: the loss minus that of the reference row.
 
     Differences are taken block by block: blocks differ far more than two lengths do. A width is the ±, half of a 95%
-    interval. Blocks of one document are alike, so it counts documents, and seeds (evaluation/statistics.py)."""
+    interval: over documents, because the blocks of one are alike, and over seeds (evaluation/statistics.py)."""
     by_length = {}
     for n, losses in row.losses.items():
         mean, width = interval([losses], row.documents)
@@ -197,26 +199,26 @@ def print_table(title, columns, rows):
         print(name.ljust(widths[0]), *map(str.rjust, cells, widths[1:]), sep="  ")
 
 
-def differences(results, key):
-    """{name: {length: text}} of one of the differences in results."""
+def texts_of(results, key):
+    """{name: {length: text}} of the losses, or of one of the differences, in results."""
     texts = {}
     for name, result in results.items():
         shown = {n: numbers for n, numbers in result["lengths"].items() if key in numbers}
-        texts[name] = {n: signed(numbers[key], numbers[f"{key}_width"]) for n, numbers in shown.items()}
+        if key == "loss":
+            texts[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in shown.items()}
+        else:
+            texts[name] = {n: signed(numbers[key], numbers[f"{key}_width"]) for n, numbers in shown.items()}
     return texts
 
 
 def print_report(results, lengths, reference):
     """Prints what is shown of the rows {name: numbers_of(row)}, with the name of the reference row."""
-    losses = {}
-    for name, result in results.items():
-        losses[name] = {n: f"{numbers['loss']:.3f}" for n, numbers in result["lengths"].items()}
-    print_table("loss at", lengths, losses)
+    print_table("loss at", lengths, texts_of(results, "loss"))
     trained = min(result["training_length"] for result in results.values())
-    print_table("Δ at", [n for n in lengths if n > trained], differences(results, "delta"))
+    print_table("Δ at", [n for n in lengths if n > trained], texts_of(results, "delta"))
     others = {name: result for name, result in results.items() if name != reference}
     if others:
-        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], differences(others, "minus"))
+        print_table(f"minus {reference} at", [n for n in lengths if n >= trained], texts_of(others, "minus"))
     print()
     for name, result in results.items():
         words = "no verdict, since no loss past its training length is defined and among --lengths"
@@ -245,10 +247,9 @@ def log(cfg, name, dataset, results):
 
 
 def main(argv):
-    cfg = config.load(EvalConfig, argv, bare_field="runs")
-
     # the models and the targets
-    runs, kept, dataset = open_runs(cfg)  # kept: rows that --keep wrote to files
+    cfg = config.load(EvalConfig, argv, bare_field="runs")
+    runs, kept, dataset = open_runs(cfg)
     targets = choose_targets(cfg, dataset, runs, kept)
     n_documents = len(set(targets.documents))
     print(f"{len(targets.ends)} blocks of {targets.scored} tokens, in {n_documents} documents of {dataset.name}")
@@ -257,12 +258,11 @@ def main(argv):
     if n_documents < FEWEST_DOCUMENTS:
         print(f"note: ± needs {FEWEST_DOCUMENTS} documents: more --blocks, shorter --lengths, or more documents")
 
-    # the losses: runs that differ only in their seed are a row, and row.losses[length] is (seeds, blocks)
+    # the losses, a row for runs that differ only in their seed
     rows = rows_of(cfg, runs, dataset, targets, lambda run: measure_lengths(cfg, dataset.val, targets, run)) | kept
 
     # the numbers: the lowest loss at the longest length comes first; the reference is the first run, if there is one
-    longest = targets.lengths[-1]
-    order = sorted(rows, key=lambda name: np.mean(rows[name].losses.get(longest, np.inf)))  # undefined rows are last
+    order = sorted(rows, key=lambda name: np.mean(rows[name].losses.get(targets.lengths[-1], np.inf)))
     reference = next(iter(rows)) if runs else order[0]
     results = {name: numbers_of(rows[name], rows[reference]) for name in order}
     print_report(results, targets.lengths, reference)

@@ -11,7 +11,8 @@ Two laws keep it simple:
 2. No position buffers: whatever depends on positions alone is computed from them in every forward pass, in float32 or
    better. The state dict holds only what was learned.
 
-Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C = n_embd, H heads, D = C/H.
+Shapes: B batch, T new tokens, S all visible tokens (S = T without a cache), C = n_embd, H heads, D = C/H,
+V = vocab_size. `1 or B`: the dimension is broadcast.
 """
 
 import importlib
@@ -61,8 +62,8 @@ class CausalSelfAttention(nn.Module):
         if cache:
             k = cache.append(context, "k", k)  # (B, H, S, ·)
             v = cache.append(context, "v", v)  # (B, H, S, D)
-            context = context.part(slice(None), slice(-k.size(2), None))
-        q = q[:, :, -len(context.q_pos) :]
+            context = context.part(slice(None), slice(-k.size(2), None))  # the keys in this layer's window
+        q = q[:, :, -len(context.q_pos) :]  # all, or only the last: see GPT.hidden
         dropout_p = context.config.dropout if self.training else 0.0
         y = attend(q, k, v, context, dropout_p, self.sink).transpose(1, 2).flatten(-2)  # (B, n, C)
         return self.resid_dropout(self.c_proj(y))
@@ -93,7 +94,7 @@ class Block(nn.Module):
 
     def forward(self, x, context, cache=None):
         """x (B, T, C) -> (B, n, C): the tokens that `context` has queries for. n is T, except in `GPT.hidden`."""
-        first = x.size(1) - len(context.q_pos)  # 0 makes no slice, and so no copy of a gradient; -n makes one
+        first = x.size(1) - len(context.q_pos)  # mostly 0: unlike x[:, -n:], the slice then copies no gradient
         x = x[:, first:] + self.attn(self.ln_1(x), context, cache)
         x = x + self.mlp(self.ln_2(x))
         return x
@@ -115,7 +116,7 @@ class GPT(nn.Module):
         )
         self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         self.lm_head.weight = self.transformer.wte.weight
-        self.make_schemes(config, [None] * (config.n_layer + 1))
+        self.make_schemes(config, [None] * (config.n_layer + 1))  # nothing is trained yet
         if seed is not None:
             self.init_weights(torch.Generator().manual_seed(seed))
             for n, scheme in enumerate((self.pos, *self.pos_kinds), 1):
@@ -129,7 +130,7 @@ class GPT(nn.Module):
         schemes = {}
         used = []  # by the model and by each layer
         for c, old in zip((config, *config.kinds), trained, strict=True):
-            key = old, c.scheme_settings
+            key = old, c.scheme_settings  # layers with equal keys share one scheme
             if key not in schemes:
                 schemes[key] = c.scheme_class(c)
                 try:
@@ -320,7 +321,7 @@ def attend(q, k, v, context, dropout_p, sink=None):
 
 def average(q, k, v, mask, dropout_p, sink):
     """The average of the values v (B, H, K, D) for each query, the softmax of its scores as weights: (B, H, Q, D).
-    Without a mask (1|B, 1|H, Q, K), attention is causal, but a single query sees every key.
+    Without a mask (1 or B, 1 or H, Q, K), attention is causal, but a single query sees every key.
 
     A sink is a key before all others, whose value is 0. One more channel makes its score: the sink's score in q, 1 in
     the sink's key, 0 in the others. So every kernel can have one."""
@@ -446,7 +447,7 @@ class PositionScheme(nn.Module):
     no_decay = ()  # names of its parameters that get no weight decay
     limited = False  # is it undefined past block_size?
     gaps = True  # may there be gaps between positions?
-    shifted = False  # do its scores lack a constant per query, which cancels in a softmax without a sink?
+    shifted = False  # are its scores right up to a constant per query? A softmax ignores it, but not with a sink
 
     def __init_subclass__(cls, name):
         SCHEMES[name] = cls
@@ -625,7 +626,7 @@ def alibi_slopes(n_head):
 
 
 def widen(x, channels):
-    """Adds channels (B|1, H|1, T|1, n) to x (B, H, T, D)."""
+    """Adds channels (1 or B, 1 or H, 1 or T, n) to x (B, H, T, D)."""
     channels = channels.to(x.dtype).expand(*x.shape[:3], -1)
     x = torch.cat((x, channels), dim=-1)
     if x.is_cuda:  # its kernels need a multiple of 8 channels
@@ -710,7 +711,7 @@ class GPTConfig(LayerConfig):
     sinusoidal_size: float = INIT_STD  # RMS of the sinusoidal table; token embeddings start at 0.02 and grow
 
     def __post_init__(self):
-        derived = vars(self)  # no fields: they follow from the settings
+        derived = vars(self)  # attributes, no fields: they follow from the settings
         derived["scheme_class"] = find_scheme(self.pos_scheme)
         derived["options"] = read_options(self.scheme_class.options, self.pos_options)
         read = [getattr(self, name) for name in self.scheme_class.reads]
