@@ -39,8 +39,8 @@ class EvalConfig(RunsConfig):
 
 
 # ----------------------------------------------------------------------------------------------------------
-# What is scored. runs: {path: Checkpoint}. kept: {path: Row}, results that an earlier call wrote with --keep. A row is
-# one or more runs that differ only in their seed: row.losses[length] is (seeds, blocks). `main` is at the end.
+# What is scored. A number's path: choose_blocks; score (2, blocks, scored); measure_lengths (blocks,); rows_of stacks
+# seeds to row.losses[n] (seeds, blocks); numbers_of (mean, ±); print_table. Runs that differ only in seed are a row.
 
 
 def choose_targets(cfg, dataset, runs, kept):
@@ -133,7 +133,7 @@ def measure(cfg, run, windows, scored):
         "config": own_settings(model_config),
         "code": code_hash(model_config),
         "text": hashlib.sha256(windows.numpy()).hexdigest(),
-        "how": [scored, str(dtype), cfg.max_position],
+        "how": [scored, str(dtype), cfg.max_position, device.type],
     }
     path = run.folder / f"scores-{files.json_hash(inputs)[:12]}.npy"
     if not path.exists():
@@ -148,8 +148,8 @@ def measure(cfg, run, windows, scored):
 
 
 def measure_lengths(cfg, split, targets, run):
-    """The arrays of a run, for its Row: "256" has the mean loss of each block at 256 tokens of context (blocks,), and
-    "256-tokens" the losses themselves (blocks, scored). Lengths at which its scheme is undefined are missing."""
+    """The arrays of a run, for its Row: "256" has the mean loss of each block (blocks,), whose last target has
+    256 tokens of context, and "256-tokens" its losses (blocks, scored). Lengths without defined scores are missing."""
     arrays = {}
     for length in targets.lengths:
         if length <= (run.config.max_positions or length):
@@ -164,7 +164,7 @@ def measure_lengths(cfg, split, targets, run):
 # What is shown
 
 
-def numbers_of(row, reference):
+def numbers_of(row, reference_row):
     """What is shown of a row, as plain types. loss: the mean of row.losses[n] (seeds, blocks). delta: the loss minus
     that at the training length. minus: the loss minus that of the reference row.
 
@@ -175,8 +175,8 @@ def numbers_of(row, reference):
         mean, width = interval([losses], row.documents)
         delta, delta_width = interval([losses - row.losses[row.trained]], row.documents)
         numbers = {"loss": mean, "width": width, "delta": delta, "delta_width": delta_width}
-        if n in reference.losses:
-            groups = pair([(row.models, losses), (reference.models, -reference.losses[n])])
+        if n in reference_row.losses:
+            groups = pair([(row.models, losses), (reference_row.models, -reference_row.losses[n])])
             numbers["minus"], numbers["minus_width"] = interval(groups, row.documents)
         by_length[n] = numbers | {"by_seed": losses.mean(axis=1).tolist()}
     about = {"scheme": row.scheme, "training_length": row.trained, "seeds": row.seeds}
@@ -233,16 +233,16 @@ rise − ± is above 0; undecided: neither. ±: 95%, over the choice of text, an
 """)
 
 
-def log(cfg, name, dataset, results):
+def log(cfg, call, dataset, results):
     """Logs the losses of rows to wandb, a run for each, against log2 of the length."""
     x = "x/log2 of the length"
     charts = {}
-    for row, result in results.items():
+    for name, result in results.items():
         points = []
         for n, numbers in result["lengths"].items():
             points.append({x: np.log2(n), "length/loss": numbers["loss"], "length/delta": numbers["delta"]})
-        charts[row] = {"scheme": result["scheme"]}, points
-    init = {"project": cfg.wandb_project, "group": Path(dataset.name).name, "name": name, "config": asdict(cfg)}
+        charts[name] = {"scheme": result["scheme"]}, points
+    init = {"project": cfg.wandb_project, "group": Path(dataset.name).name, "name": call, "config": asdict(cfg)}
     tracking.publish(charts, cfg.wandb_mode, {"length": x}, init | {"job_type": "eval_length"})
 
 

@@ -2,7 +2,7 @@
 
 Position enters a transformer in three places only: the residual stream, the queries and keys, and the attention
 scores. A scheme is one class with a hook for each place. The rest is GPT-2 as nanoGPT writes it, with the same
-state-dict keys, and contains nothing that depends on the scheme. In this file: the transformer, the paths of attention
+state-dict keys; it asks a scheme only whether it adds a bias. In this file: the transformer, the paths of attention
 and the cache, sampling, the schemes, the settings. Further schemes are files in schemes/.
 
 Two laws keep it simple:
@@ -34,7 +34,8 @@ QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so
 
 
 # ----------------------------------------------------------------------------------------------------------
-# The transformer
+# The transformer. A LayerContext, below, is what a layer knows besides x: its .config and .scheme, what the scheme has
+# .prepared from the positions, and where queries and keys stand, .q_pos (T,) and .k_pos (S,).
 
 
 class CausalSelfAttention(nn.Module):
@@ -124,9 +125,9 @@ class GPT(nn.Module):
                 scheme.init_weights(torch.Generator().manual_seed(seed + n))
 
     def make_schemes(self, config, trained):
-        """Makes the schemes: `pos` for the config, and `pos_kinds` for the kinds of layers that have others. Each takes
-        the weights of its `trained` scheme, given for the model and for each layer, unless that is None. Layers share a
-        scheme if its settings are equal and they shared a trained one. ValueError if the weights do not fit."""
+        """Sets self.schemes[n], the scheme of layer n: layers with equal settings share one, if they shared a trained
+        one. self.pos (the model's) and self.pos_kinds (the others) register each once. trained: the schemes, of the
+        model and of each layer, whose weights they take; None: new ones. ValueError if the weights do not fit."""
         schemes = {}
         used = []  # by the model and by each layer
         for c, old in zip((config, *config.kinds), trained, strict=True):

@@ -213,6 +213,9 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
     suffix = re.sub(r"[^\w.-]+", "_", "-".join(["", *words]))
     for name, group in group_seeds(runs).items():
         first = group[0]
+        changed = first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)
+        if cfg.max_position:
+            changed.check_positions(cfg.max_position, with_gaps=True)
         measured = []
         for run in group:
             try:
@@ -221,7 +224,6 @@ def rows_of(cfg, runs, dataset, targets, measure_run):
                 print("stopped: what was measured is kept, and the same command resumes", flush=True)
                 raise
             print(f"measured  {run.path}", flush=True)
-        changed = first.config_with(cfg, targets.lengths[-1], cfg.attention_temperature)
         settings = without_seed(first.settings)
         about = {
             "model": own_settings(changed),
