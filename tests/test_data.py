@@ -174,7 +174,7 @@ def test_a_dataset_is_replaced_only_with_overwrite_and_a_changed_text_is_noticed
 
 @pytest.mark.parametrize("name, argument", [("no_such", "PATH --name="), ("recall_char", "recall")])
 def test_a_missing_dataset_is_named_with_the_command_that_prepares_it(name, argument, tmp_path):
-    with pytest.raises(ValueError, match=f"{name}' .* python -m data.prepare {argument}"):
+    with pytest.raises(ValueError, match=f"{name}'.* python -m data.prepare {argument}"):
         data.load(f"{tmp_path}/{name}")
 
 
