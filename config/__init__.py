@@ -183,7 +183,7 @@ def check_values(cfg):
             raise ValueError(f"{field.name}={value!r} is not one of: {', '.join(choices)}")
         if type(value) in RANGES:
             low, high = parts_of(field.type, int) or RANGES[type(value)]
-            if not low <= value < high:  # nor is NaN
+            if not low <= value < high:  # NaN is outside every range
                 raise ValueError(f"{field.name}={value!r:.60} must be at least {low} and below {high:,}")
 
 

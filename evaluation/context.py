@@ -19,7 +19,7 @@ from run.script import script
 def foreign(windows, split, ends, documents, n_kept):
     """The windows that stop at `ends`, with another context before their last n_kept tokens: that of another block, the
     donor. It is the first one, from half of the blocks ahead on, which has no token in the window or its document.
-    ValueError if there is none."""
+    ValueError if no block will do."""
     n = windows.size(1) - 1
     bounds = np.append(split.docs, len(split.tokens))
     chosen = []
