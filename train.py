@@ -25,7 +25,7 @@ from model import GPT, GPTConfig, scheme_names
 from run import files
 from run.checkpoint import CALL_FIELDS, load_checkpoint, save_run
 from run.device import DType, World, autocast
-from run.optimizer import Optimizer
+from run.optimizer import Optimizer, clip
 from run.script import Stop, script
 from run.start import all_settings, find_run, start
 from run.tracking import RunLog, WandbMode
@@ -183,7 +183,7 @@ def train(cfg, run=None, source=None):
 
         # clip the gradient and update the weights
         share = optimizer.set_rates(step)
-        grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+        grad_norm = clip(model, cfg.grad_clip or math.inf)
         optimizer.step()
         model.zero_grad()
         step += 1
@@ -218,8 +218,8 @@ def train(cfg, run=None, source=None):
     # say where everything is
     stop.restore()
     if world.rank == 0:
-        source = dataset.meta["source"]["text"].split(",")[0]
-        log.close(step, checkpoint.best_val_loss, "-m evaluation.answers" if source in TASKS else "eval_length.py")
+        text = dataset.meta["source"]["text"].split(",")[0]
+        log.close(step, checkpoint.best_val_loss, "-m evaluation.answers" if text in TASKS else "eval_length.py")
     if world.size > 1:
         dist.barrier()  # the first process has saved
     if step < cfg.max_iters:

@@ -100,6 +100,16 @@ def orthogonalise(X):
     return X
 
 
+def clip(model, limit):
+    """Scales the gradients so that their common norm is at most the limit. Returns the norm that they had. As torch's
+    clip_grad_norm_, bit for bit, but without a call for each parameter."""
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_(grads, scale)
+    return norm
+
+
 def schedule(cfg, step):
     """The share of the peak learning rates at a step: a linear warm-up, then a line or a cosine down to min_lr /
     learning_rate (at most 1) at max_iters."""

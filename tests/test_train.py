@@ -9,11 +9,12 @@ import sys
 import pytest
 import torch
 from conftest import ROOT, assert_same_run, metrics
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import data
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
-from run.optimizer import Optimizer, schedule
+from run.optimizer import Optimizer, clip, schedule
 from train import TrainConfig, main, train
 
 ONCE = ["--max_iters=1", "--device=cpu", "--learning_rate=0", "--muon_lr=0"]  # a step that changes no weight
@@ -196,9 +197,19 @@ def test_every_parameter_has_one_optimizer_and_only_matrices_decay(scheme, optim
     assert sum(len(group["params"]) for group in groups[2:]) == n_muon
 
 
-@pytest.mark.parametrize("size", [0, 1.0, 1e3])
-def test_muon_gives_torchs_bits(size):
-    cfg = TrainConfig(n_layer=2, n_head=2, n_embd=24)
+class Calls(TorchDispatchMode):
+    """Counts the calls of torch's operators."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count += 1
+        return operator(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("size", [0, 1e-6, 1.0, 1e3])
+def test_muon_and_clipping_give_torchs_bits_in_few_calls(size):
+    cfg = TrainConfig(n_layer=12, n_head=2, n_embd=24)
     ours = GPT(cfg.model_config(32))
     theirs = GPT(cfg.model_config(32))
     optimizer = Optimizer(ours, cfg)
@@ -208,8 +219,14 @@ def test_muon_gives_torchs_bits(size):
         for p, copy in zip(ours.parameters(), theirs.parameters(), strict=True):
             p.grad = size * torch.randn_like(p)
             copy.grad = p.grad.clone()
-        optimizer.step()
+        with Calls() as clipping:
+            norm = clip(ours, 1.0)
+        assert norm == torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        with Calls() as stepping:
+            optimizer.step()
         muon.step()
+    assert clipping.count <= 10
+    assert stepping.count <= 150  # torch's take 1,400
     for name, p in matrices.items():
         assert torch.equal(ours.get_parameter(name), p)
 

@@ -25,7 +25,7 @@ from torch.utils.benchmark import Timer
 import config
 from model import GPT, GPTConfig, scheme_names
 from run.device import World, autocast
-from run.optimizer import Optimizer
+from run.optimizer import Optimizer, clip
 from run.script import script
 from train import TrainConfig
 
@@ -95,7 +95,7 @@ def time_steps(cfg, device, dtype):
         start = time.perf_counter()
         for _ in range(cfg.flowing):
             loss = forward_backward(model, x, y, dtype)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip or math.inf)
+            clip(model, cfg.grad_clip or math.inf)
             optimizer.step()
             model.zero_grad()
         loss.item()  # waits for the device
