@@ -89,6 +89,8 @@ class RunLog:
             left = self.seconds() / (step - self.first) * (self.last - step)
             parts.append(f"{timedelta(seconds=round(left))} left")
         self.say(" | ".join([f"step {step}/{self.last}", *parts]))
+        if step == self.first:  # the validation before the first step is not a part of the steps' time
+            self.start = time.perf_counter()
         self.restart(step)
 
     def say(self, *messages):
@@ -97,7 +99,7 @@ class RunLog:
             print(*messages, sep="\n", flush=True)
 
     def seconds(self):
-        """Since the start of this call."""
+        """Since the first step of this call."""
         return time.perf_counter() - self.start
 
     def close(self, step, best_val_loss, evaluation):

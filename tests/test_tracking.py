@@ -3,6 +3,7 @@ import wandb
 from conftest import assert_same_run, metrics, wandb_records
 
 import train
+from run import tracking
 
 
 @pytest.fixture
@@ -57,3 +58,15 @@ def test_a_user_who_has_disabled_wandb_gets_none(run_tiny, offline, monkeypatch)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     run_tiny("r")
     assert not records_in(offline, "run")
+
+
+def test_the_time_left_leaves_out_the_validation_before_the_first_step(tmp_path, monkeypatch, capsys):
+    cfg = train.TrainConfig(out_dir=str(tmp_path), max_iters=3, wandb_mode="disabled")
+    now = 0.0
+    monkeypatch.setattr(tracking.time, "perf_counter", lambda: now)
+    log = tracking.RunLog(cfg, rank=0, segment=0, step=0)
+    now = 100.0
+    log(0, {})
+    now = 101.0
+    log(1, {})
+    assert "step 1/3 | 0:00:02 left" in capsys.readouterr().out
