@@ -643,13 +643,18 @@ class ALiBi(PositionScheme, name="alibi"):
     softmax, and m·j is the product of a query channel m·sqrt(D) and a key channel j. bfloat16 has 8 significant bits,
     so j is split into three digits (exact below 2^24) and the slope into two parts (16 bits): six channels. In float32
     the rounding error is that of the score itself, 8e-4 at j = 65,536 for the steepest slope.
+
+    Deviation: the options multiply all slopes by `factor`, and take them away from heads flat_from … flat_to − 1.
     """
 
+    options = {"factor": 1.0, "flat_from": 0, "flat_to": 0}
     shifted = True
 
     def __init__(self, config):
         super().__init__(config)
-        slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None] * math.sqrt(config.head_size)
+        options = config.options
+        slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None] * math.sqrt(config.head_size) * options.factor
+        slopes[int(options.flat_from) : int(options.flat_to)] = 0
         high = slopes.to(torch.bfloat16).float()  # rounded here, because compiled code skips such casts
         self.slopes = slopes.tolist()  # (H, 1, 1)
         self.parts = torch.cat([high] * 3 + [slopes - high] * 3, dim=-1).tolist()  # (H, 1, 6)

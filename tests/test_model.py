@@ -396,6 +396,14 @@ def test_positions_stay_distinct_under_bfloat16_autocast(scheme):
     assert error[1000:].mean() < min(0.02, 2 * error[:250].mean())
 
 
+def test_alibis_options_make_slopes_gentler_and_take_some_away():
+    model = build("alibi", n_head=4, n_embd=36, pos_options="factor=1/16,flat_from=1,flat_to=3")
+    expected = torch.tensor([1 / 64, 0, 0, 1 / 4096])
+    for slopes, n_digits in (model.pos.slopes, 1), (model.pos.parts, 3):  # in float32 and in 16-bit floats
+        slopes = torch.tensor(slopes)[:, 0].sum(1) / n_digits
+        torch.testing.assert_close(slopes / 3, expected)  # times sqrt(D)
+
+
 @pytest.mark.parametrize("b, at_most", [(0, 0.1), (5, 0.015)])
 def test_foxs_gates_learn_under_bfloat16_autocast(b, at_most):
     """Their gradient is a sum over far fewer pairs of tokens than that of the channel through which they act."""
