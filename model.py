@@ -209,11 +209,11 @@ class GPT(nn.Module):
         return self.transformer.ln_f(x)
 
     def forward(self, idx, targets=None, cache=None, positions=None):
-        """With targets (B, T): logits (B, T, V), or None if they are more than MAX_LOGITS, and the mean loss in nats
-        per token. Without targets: the logits of the last position (B, 1, V), and None."""
+        """With targets (B, n) of the last n positions: logits (B, n, V), or None if they are more than MAX_LOGITS, and
+        the mean loss in nats per token. Without targets: the logits of the last position (B, 1, V), and None."""
         if targets is None:
             return self.lm_head(self.hidden(idx, cache, 1, positions)), None
-        hidden = self.hidden(idx, cache, positions=positions)
+        hidden = self.hidden(idx, cache, targets.size(1), positions)
         targets = targets.flatten()
         if len(targets) * self.config.vocab_size > MAX_LOGITS:
             return None, LargeLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)

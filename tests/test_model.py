@@ -370,6 +370,16 @@ def test_training_compiles_into_one_graph_once_and_computes_the_same(scheme, bac
         assert grad.abs().sum() > 0
 
 
+def test_a_loss_may_leave_out_the_first_positions():
+    model = build("rope")
+    idx = tokens(model, 2, 24)
+    targets = tokens(model, 2, 24, seed=1)
+    whole, _ = model(idx, targets)
+    logits, loss = model(idx, targets[:, 10:])
+    torch.testing.assert_close(logits, whole[:, 10:])
+    torch.testing.assert_close(loss, F.cross_entropy(logits.float().mT, targets[:, 10:]))
+
+
 def test_the_loss_of_a_large_vocabulary_keeps_no_logits_and_is_the_same(monkeypatch):
     model = build("rope")
     idx = tokens(model, 2, 24)
