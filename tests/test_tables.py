@@ -53,7 +53,11 @@ def test_the_claims_with_which_few_files_agree_are_known():
         "Δalibi@16",
         "Δlarger/rope-yarn@4 without 671,672",
     }
-    values = {expression: results.value_of(expression) for expression in tables.claims()}
+    pages = "".join((ROOT / page).read_text() for page in tables.PAGES)
+    claims = re.findall(r"<!-- value (.+?) -->", pages)
+    for names in re.findall(r"<!-- between (.+?) -->", pages):
+        claims += names.split()
+    values = {expression: results.value_of(expression) for expression in claims if "recall/" not in expression}
     clear = {expression: value for expression, value in values.items() if abs(value.mean) > value.width}
     assert {name for name, value in clear.items() if value.agreeing < 0.6 * len(value.by_file)} <= known
 
