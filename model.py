@@ -209,11 +209,11 @@ class GPT(nn.Module):
         return self.transformer.ln_f(x)
 
     def forward(self, idx, targets=None, cache=None, positions=None):
-        """With targets (B, T): logits (B, T, V), or None if they are more than MAX_LOGITS, and the mean loss in nats
-        per token. Without targets: the logits of the last position (B, 1, V), and None."""
+        """With targets (B, n) of the last n positions: logits (B, n, V), or None if they are more than MAX_LOGITS, and
+        the mean loss in nats per token. Without targets: the logits of the last position (B, 1, V), and None."""
         if targets is None:
             return self.lm_head(self.hidden(idx, cache, 1, positions)), None
-        hidden = self.hidden(idx, cache, positions=positions)
+        hidden = self.hidden(idx, cache, targets.size(1), positions)
         targets = targets.flatten()
         if len(targets) * self.config.vocab_size > MAX_LOGITS:
             return None, LargeLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)
@@ -643,13 +643,18 @@ class ALiBi(PositionScheme, name="alibi"):
     softmax, and m·j is the product of a query channel m·sqrt(D) and a key channel j. bfloat16 has 8 significant bits,
     so j is split into three digits (exact below 2^24) and the slope into two parts (16 bits): six channels. In float32
     the rounding error is that of the score itself, 8e-4 at j = 65,536 for the steepest slope.
+
+    Deviation: the options multiply all slopes by `factor`, and take them away from heads flat_from … flat_to − 1.
     """
 
+    options = {"factor": 1.0, "flat_from": 0, "flat_to": 0}
     shifted = True
 
     def __init__(self, config):
         super().__init__(config)
-        slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None] * math.sqrt(config.head_size)
+        options = config.options
+        slopes = torch.tensor(alibi_slopes(config.n_head))[:, None, None] * math.sqrt(config.head_size) * options.factor
+        slopes[int(options.flat_from) : int(options.flat_to)] = 0
         high = slopes.to(torch.bfloat16).float()  # rounded here, because compiled code skips such casts
         self.slopes = slopes.tolist()  # (H, 1, 1)
         self.parts = torch.cat([high] * 3 + [slopes - high] * 3, dim=-1).tolist()  # (H, 1, 6)

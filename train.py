@@ -50,6 +50,7 @@ class TrainConfig(GPTConfig):
     dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # positions are sampled below it in each step (Ruoss 2023); 0: positions 0, 1, 2, …
     sampled_every: config.Count = 1  # sampled in every n-th step; in the others, positions are 0, 1, 2, …
+    unscored: int = 0  # tokens at the start of each window that are only read: the loss is that of the others
     batch_size: config.Count = 32  # windows per micro-step
     gradient_accumulation_steps: config.Count = 1  # micro-steps per step, over all processes
     # optimizer
@@ -85,6 +86,8 @@ class TrainConfig(GPTConfig):
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
             model_config.check_positions(self.max_position, with_gaps=True)
+        if not 0 <= self.unscored < self.block_size:
+            raise ValueError(f"unscored={self.unscored} must be below block_size={self.block_size}")
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")
 
@@ -100,8 +103,9 @@ class TrainConfig(GPTConfig):
 
 
 @torch.no_grad()
-def evaluate(model, split, starts, rows, world):
-    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, divided among the processes."""
+def evaluate(model, split, starts, rows, world, unscored=0):
+    """Mean loss, in nats per token, of the windows of block_size tokens at `starts`, each without its first `unscored`
+    targets, divided among the processes."""
     model.eval()
     starts_here = starts[world.rank :: world.size]
     total = 0.0
@@ -109,7 +113,7 @@ def evaluate(model, split, starts, rows, world):
         for i in range(0, len(starts_here), rows):
             batch = starts_here[i : i + rows]
             tokens = split.windows(batch, model.config.block_size).to(world.device)
-            _, loss = model(tokens[:, :-1], tokens[:, 1:])
+            _, loss = model(tokens[:, :-1], tokens[:, 1 + unscored :])
             total += loss.item() * len(batch)
     model.train()
     return world.sum(total) / len(starts)
@@ -159,7 +163,7 @@ def train(cfg, run=None, source=None):
     # the loss before the first step; from here on, a signal asks the loop to save and stop
     stop = Stop()
     stopping = False
-    validate = partial(evaluate, model, dataset.val, val_starts, len(micro_steps[0]), world)
+    validate = partial(evaluate, model, dataset.val, val_starts, len(micro_steps[0]), world, cfg.unscored)
     if step == 0:
         val_loss = validate()
         log(0, {"val/loss": val_loss})
@@ -176,7 +180,7 @@ def train(cfg, run=None, source=None):
             if world.size > 1:  # only the last micro-step averages gradients over the processes
                 step_model.require_backward_grad_sync = n == len(micro_steps) - 1
             with autocast(world.device, world.dtype):
-                _, loss = step_model(x, y, positions=positions)
+                _, loss = step_model(x, y[:, cfg.unscored :], positions=positions)
                 loss = loss / len(micro_steps)
             loss.backward()
             loss_sum += loss.detach()

@@ -4,6 +4,7 @@ python -m benchmark.moving out/rope
 """
 
 import io
+import re
 from pathlib import Path
 
 import matplotlib
@@ -36,10 +37,7 @@ def written(path, window):
 
 def wrapped(text):
     """The text in lines of at most COLUMNS characters."""
-    lines = []
-    for line in text.split("\n"):
-        lines.extend(line[i : i + COLUMNS] for i in range(0, len(line) or 1, COLUMNS))
-    return "\n".join(lines)
+    return re.sub(f".{{{COLUMNS}}}(?=.)", r"\g<0>\n", text)
 
 
 def frame(texts, trained, n):
@@ -60,8 +58,10 @@ def frame(texts, trained, n):
 def main(argv):
     (run,) = argv
     trained = load_checkpoint(run).config.block_size
-    titles = {f"{Path(run).name}, as trained": 0, f"the same model sees only the last {trained}": trained}
-    texts = {title: written(run, window) for title, window in titles.items()}
+    texts = {
+        f"{Path(run).name}, as trained": written(run, 0),
+        f"the same model sees only the last {trained}": written(run, trained),
+    }
     frames = [frame(texts, trained, n) for n in range(STEP, LENGTH + 1, STEP)]
     palette = frames[-1].quantize(16)  # one for all, so that the file holds only what changes
     frames = [image.quantize(palette=palette) for image in frames]

@@ -6,7 +6,6 @@ import numpy as np
 
 from benchmark.results import (
     ROOT,
-    losses_of,
     parts_of,
     read_row,
     read_rows,
@@ -17,14 +16,18 @@ from benchmark.results import (
 from evaluation.pictures import FAILED, cut_off, draw_curve, figure_of, length_axis, line_styles
 
 MODELS = 5  # trained of each scheme
-STACKED = {"columns": 1, "title": "", "width": 6.5}  # panels below each other, so that labels can be read on a page
 LEARNERS = ("none", "learnable", "alibi", "rope", "t5", "fox5", "rope_nope")
 FINDERS = "t5,rope_nope,transformer_xl,dape,alibi,fox5,window/rope-window128"
 
 
+def stacked(notes, rows=2, height=4.4):
+    """A figure with panels below each other, so that labels can be read on a page, and its axes."""
+    return figure_of(1, "", 6.5, height, notes, rows)
+
+
 def by_length(line):
     """{length of the context: the mean losses of the models}"""
-    return {round(line.trained * n): loss.mean(axis=1) for n, loss in losses_of(line).items()}
+    return {n: loss.mean(axis=1) for n, loss in line.losses.items()}
 
 
 def label_ends(axes, ends):
@@ -51,7 +54,6 @@ def label_ends(axes, ends):
             va="center",
             fontsize=9,
             color=style["color"],
-            alpha=style.get("alpha"),
         )
 
 
@@ -107,7 +109,7 @@ def draw_decision():
         "five models of each scheme unless a label says otherwise; thin: single models\n"
         "below: other, smaller models; grey: guessing (a model below it answers with a nearer fact)"
     )
-    figure, (upper, lower) = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
+    figure, (upper, lower) = stacked(notes)
     draw_losses(upper, read_rows(".", f"rope,sinusoidal,none,{FINDERS}"))
     upper.set_title("Past the training length, three schemes fail")
 
@@ -129,7 +131,7 @@ def draw_decision():
 def draw_alibi():
     """How much of their slopes two heads undo, and the loss, by the context (benchmark.clock)."""
     notes = "one ALiBi model of 17M parameters; above: under a window of 512 tokens"
-    figure, (upper, lower) = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
+    figure, (upper, lower) = stacked(notes)
     with np.load(ROOT / "benchmark/clock/alibi-17M.npz") as arrays:
         shares = arrays["undone"]
     curves = {}
@@ -163,7 +165,7 @@ def draw_models():
         "three models with the layers of each recipe; thin: single models\n"
         "inkling, gemma3, gemma4, olmo3 and glm4 without their QK-norm"
     )
-    figure, panels = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
+    figure, panels = stacked(notes)
     recipes = {
         "Where all layers see everything, RoPE fails": "rope,smollm3,glm4,key_offset,alibi_offset",
         "With a window of 32 in some layers, the loss rises less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,"
@@ -178,7 +180,7 @@ def draw_models():
 def draw_onset():
     """The same characters with slightly more context than the models were trained on: where does the loss leave?"""
     notes = "three models of each scheme, the same characters at every length; thin: single models"
-    figure, panels = figure_of(**STACKED, height=4.4, notes=notes, rows=2)
+    figure, panels = stacked(notes)
     titles = {
         256: "Sinusoidal positions fail at once, RoPE and none later",
         160: "Enlarged: the others stay level or gain",
@@ -202,7 +204,7 @@ def draw_tasks():
         "reverse": "Two of three models of fox5 reverse 40",
         "sort": "fox5, learned positions and none sort past 20",
     }
-    figure, panels = figure_of(**STACKED, height=3.6, notes=notes, rows=3)
+    figure, panels = stacked(notes, 3, 3.6)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
         for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512"):
@@ -217,7 +219,7 @@ def draw_tasks():
 def draw_tokens():
     """Which tokens gain and lose past the training length."""
     notes = "parts of Δ, by where a token and the four before it were seen; they add up to Δ; bars: 95% intervals"
-    figure, panels = figure_of(**STACKED, height=3.6, notes=notes, rows=2)
+    figure, panels = stacked(notes, 2, 3.6)
     titles = {
         ("tokens", 2): "Small models at twice the training length",
         ("tokens/larger", 4): "ALiBi on BPE tokens at four times the training length",

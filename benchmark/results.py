@@ -2,6 +2,7 @@
 "alibi - rope@16".
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.answers import learned
 from evaluation.rows import TOKENS, Row, by_number
-from evaluation.statistics import interval, pair, rise, verdict
+from evaluation.statistics import interval, pair, rise
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -47,13 +48,9 @@ def read_rows(folder, names=""):
     """{name: Row} of a folder of benchmark/, or of those in a list of names, a,b,c. The lowest loss at the longest
     length comes first, undefined ones last."""
     chosen = names.split(",") if names else [path.stem for path in (BENCHMARK / folder).glob("*.npz")]
-    rows = {name: read_row(f"{folder}/{name}") for name in chosen}
-    last = max(max(losses_of(row)) for row in rows.values())
-
-    def loss_at_last(name):
-        return np.mean(losses_of(rows[name]).get(last, np.inf))
-
-    return {name: rows[name] for name in sorted(rows, key=loss_at_last)}
+    rows = [(name, read_row(f"{folder}/{name}")) for name in chosen]
+    last = max(max(losses_of(row)) for _, row in rows)
+    return dict(sorted(rows, key=lambda item: np.mean(losses_of(item[1]).get(last, np.inf))))
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,6 @@ class Value:
     def __str__(self):
         return signed(self.mean, self.width)
 
-    @property
-    def agreeing(self):
-        """How many files have the sign of the mean."""
-        return int(np.sum(np.sign(self.by_file) == np.sign(self.mean)))
-
 
 def value_of(expression, folder="."):
     """The Value of  rope@16, a row's loss at 16 times its training length, of  Δrope@16, that minus its loss at 1×, of
@@ -78,33 +70,29 @@ def value_of(expression, folder="."):
     @4,8 is the mean of both. alibi:foreign@16 is what the true context gains over a foreign one, measured
     by evaluation.context. "… without 671,672" leaves two files out, by their numbers in the text. ValueError for rows
     that were scored on different blocks."""
-    measured, _, left_out = expression.partition(" without ")
-    names, _, at = measured.rpartition("@")
-    at, _, origin = at.partition("/")
-    multiples = [float(n) for n in at.split(",")]
+    names, at, origin, left_out = re.fullmatch(r"(.+)@([\d.,]+)/?([\d.]*)(?: without )?(.*)", expression).groups()
     names = names.split(" - ")
-    rows = [read_row(f"{folder}/{name.strip('Δ').partition(':')[0]}") for name in names]
+    rows = [read_row(f"{folder}/{re.sub('Δ|:.*', '', name)}") for name in names]
     if any(not np.array_equal(row.ends, rows[0].ends) for row in rows):
         raise ValueError(f"{expression}: these rows were scored on different blocks")
-    unit = rows[-1].trained
 
-    def values(name, row):
-        """(seeds, blocks), the mean over the multiples."""
-        kind = name.partition(":")[2]
-        parts = []
-        for multiple in multiples:
-            n = round(multiple * unit)
-            part = row.arrays[str(n)]
-            if kind:
-                part = row.arrays[f"{kind}-{n}"] - part
+    # the terms, each (seeds, blocks): the means over the multiples
+    terms = []
+    for name, row, sign in zip(names, rows, (1, -1), strict=False):
+        losses = []
+        for multiple in at.split(","):
+            n = round(float(multiple) * rows[-1].trained)
+            loss = row.arrays[f"{n}"]
+            if ":" in name:
+                loss = row.arrays[f"{name.partition(':')[2]}-{n}"] - loss
             if name.startswith("Δ"):
-                part = part - row.arrays[str(round(float(origin or 1) * row.trained))]
-            parts.append(part)
-        return np.mean(parts, axis=0)
+                loss = loss - row.arrays[f"{round(float(origin or 1) * row.trained)}"]
+            losses.append(loss)
+        terms.append((row.models, sign * np.mean(losses, axis=0)))
 
-    terms = [(row.models, (-1 if n else 1) * values(names[n], row)) for n, row in enumerate(rows)]
+    # their sum, without the blocks of some files
     files = rows[0].documents
-    counted = ~np.isin(files, [int(file) for file in left_out.split(",") if file])
+    counted = ~np.isin(files.astype(str), left_out.split(","))
     groups = [group[:, counted] for group in pair(terms)]
     files = files[counted]
     mean, width = interval(groups, files)
@@ -139,8 +127,7 @@ def verdicts(row):
     words = []
     for i in range(len(row.seeds)):
         risen = rise({n: losses[[i]] for n, losses in losses_of(row).items()}, 1, row.documents)
-        if risen:
-            words.append(verdict(risen["mean"], risen["width"]))
+        words.append(risen and risen["verdict"])
     return [words.count(word) for word in ("flat", "undecided", "rises")]
 
 

@@ -1,27 +1,20 @@
-"""Draws the mean scores of trained models by distance, and T5's bias, in results/schemes:
+"""Draws the mean scores of trained models by distance and, of one whose folder is called t5, the bias, in
+results/schemes:
 
 python -m benchmark.scores out/{rope,alibi,none,t5}
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-import config
 import data
 from evaluation.pictures import figure_of, line_styles
 from run.checkpoint import load_checkpoint
 from run.script import script
 from run.tracking import save_picture
-
-
-@dataclass(frozen=True)
-class ScoresConfig:
-    # what is drawn
-    runs: tuple = ()  # run folders, given without a flag; of one that is called t5, also the bias
 
 
 @torch.no_grad()
@@ -100,8 +93,7 @@ def draw_t5(run):
 
 @torch.no_grad()
 def main(argv):
-    cfg = config.load(ScoresConfig, argv, bare_field="runs")
-    runs = {Path(path).name: load_checkpoint(path) for path in cfg.runs}
+    runs = {Path(path).name: load_checkpoint(path) for path in argv}
     print(save_picture("picture", Path("results/schemes/scores.png"), draw_scores, runs))
     if "t5" in runs:
         print(save_picture("picture", Path("results/schemes/t5.png"), draw_t5, runs["t5"]))

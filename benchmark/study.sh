@@ -23,6 +23,9 @@ options() {  # what distinguishes a line from the baseline
     *_sampled) echo "config/${1%_sampled}.py --max_position=512" ;;
     *_half) echo "config/${1%_half}.py --max_position=512 --sampled_every=2" ;;  # sampled in every second step
     alibi_windows) echo "config/alibi.py --layers='window=1/8 *2 | window=0 *2'" ;;
+    alibi_flat) echo "config/alibi.py --pos_options=flat_from=2,flat_to=4" ;;
+    alibi_preceded) echo "config/alibi.py --window=512 --unscored=512" ;;  # text before every scored token
+    alibi_gentle) echo "config/alibi.py --pos_options=factor=1/16" ;;
     rope_yarn) echo "config/rope.py --rope_scaling=yarn --rope_factor=8 --rope_block_size=128" ;;
     # the positions of well-known models in four layers, with windows of a quarter
     smollm3) echo "config/rope.py --layers='*3 | pos_scheme=none'" ;;
@@ -87,8 +90,15 @@ for seed in "$@"; do
         piece=sampled/text run "$name" "$seed"
         for task in copy sort; do
           size=config/task.py piece=sampled/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
-    clock) for name in alibi rope fox5 alibi_windows; do  # card 15
-        run "$name" "$seed" --dataset=packages --block_size=512 --batch_size=64 --max_iters=1860; done ;;
+    clock) size="--dataset=packages --batch_size=64 --max_iters=1860"  # card 15
+      for name in alibi rope fox5 alibi_windows alibi_flat alibi_gentle; do run "$name" "$seed" --block_size=512; done
+      run alibi_preceded "$seed" --block_size=1024 ;;
+    # card 18, on texts that  python -m data.prepare copy --longest=10 --name=copy10_char  and so on makes; scored with
+    # --lengths=$(seq -s, 10 1 40) and so on
+    reach) for task in copy sort; do for name in none alibi fox5 rope_sampled; do
+        size=config/task.py piece=tasks/$task run "$name" "$seed" "--dataset=${task}_char"
+        [[ $seed == [34] ]] || for n in 10 40; do  # five seeds of 20, three of the others
+          size=config/task.py piece=reach/$n/$task run "$name" "$seed" "--dataset=$task${n}_char"; done; done; done ;;
     adamw) for name in $most; do run "$name" "$seed" config/adamw.py; done ;;
     prose) for name in $most; do run "$name" "$seed" --dataset=kjv_char; done ;;
     bpe) for name in $most; do run "$name" "$seed" --dataset=sympy_bpe4096; done ;;

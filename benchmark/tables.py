@@ -1,7 +1,8 @@
 """Draws the tables of the pages from benchmark/:  python -m benchmark.tables
 
 A table stands in its page below the call that draws it, such as <!-- deltas . 2,16 -->, and a number in a sentence
-behind its call, such as <!-- value rope - alibi@16 -->.
+behind its call, such as <!-- value rope - alibi@16 -->. A call names a function below, which yields the rows {title:
+cell} of a table or returns a text.
 """
 
 import re
@@ -42,14 +43,6 @@ PAGES = (
     "benchmark/TABLES.md",
 )
 TELLING = [name for name in SETTINGS if name not in ("prose", "adamw")]  # in these, the far context hardly counts
-TABLES = {}  # name -> function
-
-
-def table(function):
-    """Registers a function, under its name, that yields the rows {title: cell} of a table or returns a number of a
-    sentence."""
-    TABLES[function.__name__] = function
-    return function
 
 
 def markdown(rows):
@@ -64,12 +57,6 @@ def loss_at(line, n):
     return f"{losses[n].mean():.3f}" if n in losses else "—"
 
 
-def rise_cell(line):
-    risen = rise_of(line)
-    return signed(risen["mean"], risen["width"])
-
-
-@table
 def shares(name):
     """What the models that learned recall find far back: the mean, the range, and how many learned it. Also for a
     sentence."""
@@ -100,27 +87,26 @@ def counts(name, folders):
     return total
 
 
-def slashed(numbers):
-    return " / ".join(map(str, numbers))
+def counted(name, folders):
+    return " / ".join(map(str, counts(name, folders)))
 
 
-@table
 def choice(names):
     """The lines that one may choose from: their losses, what they find, and their models in the settings that tell."""
     for name, line in read_rows(".", names).items():
+        risen = rise_of(line)
         yield {
             "": f"`{name}`",
             "850 steps: 1×": loss_at(line, 1),
             "16×": loss_at(line, 16),
-            "rise": rise_cell(line),
+            "rise": signed(risen["mean"], risen["width"]),
             "3,400 steps: 16×": loss_at(read_row(f"steps/{name}"), 16) if has_row(f"steps/{name}") else "—",
             "far facts found": shares(name),
             "sorts up to": reach_cell(f"sort/{name}"),
-            "flat / undecided / rise": slashed(counts(name, TELLING)),
+            "flat / undecided / rise": counted(name, TELLING),
         }
 
 
-@table
 def overview(names, control):
     """The lines of the baseline at four lengths, beside a control, with their models and what they find in recall."""
     for name, line in read_rows(".", names).items():
@@ -132,29 +118,26 @@ def overview(names, control):
             "16×": loss_at(line, 16),
             "16× minus 2×": value_of(f"Δ{name}@16/2"),
             "16× minus control": value_of(f"{name} - {control}@16") if name != control else "",
-            "flat / undecided / rise": slashed(verdicts(line)),
+            "flat / undecided / rise": counted(name, ["."]),
             "far facts found": shares(name),
         }
 
 
-@table
 def deltas(folder, multiples="2,4,8,16", names=""):
-    """Each line's loss at the training length, its difference to RoPE's if that is among them, and, with multiples of
-    the training length, Δ at each and the loss at the last."""
+    """Each line's loss at the training length, its difference to RoPE's if that is among them, Δ at multiples of the
+    training length, and the loss at the last."""
     lines = read_rows(folder, names)
-    lengths = [int(n) for n in multiples.split(",") if n != "1"]
+    lengths = [int(n) for n in multiples.split(",")]
     for name, line in lines.items():
         row = {"": f"`{name}`", "seeds": len(line.seeds), "loss at 1×": loss_at(line, 1)}
         if "rope" in lines:
             row["minus rope"] = value_of(f"{name} - rope@1", folder) if name != "rope" else ""
         for n in lengths:
             row[f"Δ at {n}×"] = value_of(f"Δ{name}@{n}", folder) if n in losses_of(line) else "—"
-        for n in lengths[-1:]:
-            row[f"loss at {n}×"] = loss_at(line, n)
+        row[f"loss at {n}×"] = loss_at(line, n)
         yield row
 
 
-@table
 def onset(*lengths):
     """Δ at lengths in tokens that are hardly longer than the training length."""
     for name, line in read_rows("onset").items():
@@ -162,21 +145,6 @@ def onset(*lengths):
         yield {"": f"`{name}`", f"loss at {line.trained}": loss_at(line, 1)} | deltas
 
 
-@table
-def kinds(folder):
-    """The rise of each line from its best length to the longest, its verdict, and its models."""
-    for name, line in read_rows(folder).items():
-        risen = rise_of(line)
-        yield {
-            "": f"`{name}`",
-            "best at": f"{risen['from']:g}×",
-            "rise to the longest": signed(risen["mean"], risen["width"]),
-            "verdict": risen["verdict"],
-            "flat / undecided / rise": slashed(verdicts(line)),
-        }
-
-
-@table
 def differences(*expressions):
     """The values of single expressions, on lines or between semicolons; "words: expression" names one in words."""
     for entry in "; ".join(expressions).split("; "):
@@ -185,63 +153,35 @@ def differences(*expressions):
         yield {"": words or f"`{expression}`", "seeds": value.seeds, "found": value}
 
 
-@table
 def value(*words):
     """The value of one expression, for a sentence."""
     return str(value_of(" ".join(words)))
 
 
-def claims():
-    """The expressions of all numbers in sentences that are differences of losses."""
-    expressions = set()
-    for page in PAGES:
-        for name, arguments in re.findall(r"<!-- (value|between) (.+?) -->", (ROOT / page).read_text()):
-            expressions |= {arguments} if name == "value" else {*arguments.split()}
-    return sorted(expression for expression in expressions if "recall/" not in expression)
-
-
-@table
-def robust():
-    """Each difference that a page claims: its mean beside the median over files, and how many files agree."""
-    for expression in claims():
-        value = value_of(expression)
-        yield {
-            "": f"`{expression}`",
-            "mean": value,
-            "median": f"{np.median(value.by_file):+.3f}",
-            "files that agree": f"{value.agreeing} of {len(value.by_file)}",
-        }
-
-
-@table
 def seen(folder, multiple):
     """Δ of each row at a multiple of the training length, and the part of it that each class of tokens has."""
     for name, parts in parts_of(folder, multiple).items():
         yield {"": f"`{name}`"} | {title: signed(*part) for title, part in parts.items()}
 
 
-@table
 def between(*expressions):
     """The lowest and the highest of the values of expressions, for a sentence."""
     means = [value_of(expression).mean for expression in expressions]
     return f"{min(means):.2f} to {max(means):.2f}"
 
 
-@table
 def models_between(name, multiple):
     """The lowest and the highest loss of a row's models at a multiple of the training length, for a sentence."""
     losses = losses_of(read_row(name))[float(multiple)].mean(axis=1)
     return f"{losses.min():.3f} to {losses.max():.3f}"
 
 
-@table
 def models_that(behave, *names):
     """How many models of these lines are "flat", "undecided" or "rise" in the settings that tell, for a sentence."""
     numbers = sum(counts(name, TELLING) for name in names)
     return f"{numbers[('flat', 'undecided', 'rise').index(behave)]} of {numbers.sum()}"
 
 
-@table
 def grid(*expressions):
     """The values of expressions, on lines or between semicolons, in every setting (seeds)."""
     for folder, words in SETTINGS.items():
@@ -255,15 +195,13 @@ def grid(*expressions):
         yield row
 
 
-@table
 def models(names):
     """How many models of each line are flat, undecided, and rise, by setting."""
     for folder, words in SETTINGS.items():
-        cells = {f"`{name}`": slashed(counts(name, [folder])) for name in names.split(",")}
+        cells = {f"`{name}`": counted(name, [folder]) for name in names.split(",")}
         yield {"": words} | cells
 
 
-@table
 def settings(names):
     """The loss of each line at 16 times the training length, and Δ there, by setting; and RoPE's loss at 1×."""
     for folder, words in SETTINGS.items():
@@ -276,7 +214,6 @@ def settings(names):
         yield row
 
 
-@table
 def settings_below(*words):
     """In how many settings an expression has a mean below 0, for a sentence."""
     expression = " ".join(words)
@@ -284,7 +221,6 @@ def settings_below(*words):
     return f"{sum(mean < 0 for mean in means)} of {len(means)}"
 
 
-@table
 def recall(folder="."):
     """The share of right answers by distance: the mean over the models that learned the task, and their range."""
     for name in reversed(read_rows(f"{folder}/recall")):
@@ -297,7 +233,6 @@ def recall(folder="."):
         yield row
 
 
-@table
 def reached(titles, *schemes):
     """By scheme and task: the reach of each model, alone or, for titles such as copy_behind, behind other examples."""
     for scheme in schemes:
@@ -308,7 +243,6 @@ def reached(titles, *schemes):
         yield row
 
 
-@table
 def exact(name, where="", *symbols):
     """The share of exact answers of each model that learned a task, by default the mean of those at 25, 30 and 40
     symbols alone in the window, for a sentence."""
@@ -318,7 +252,6 @@ def exact(name, where="", *symbols):
     return ", ".join(f"{share:.2f}" for share in shares)
 
 
-@table
 def cards(*given):
     """The outcomes of cards, written as  number: expression < limit  with <, > or within. Of several expressions,
     separated by semicolons, the one that is farthest from passing counts."""
@@ -348,7 +281,7 @@ def drawn(page):
         call, arguments, line_end = match.groups()
         first, *lines = arguments.splitlines()
         name, *words = first.split()
-        result = TABLES[name](*words, *lines)
+        result = globals()[name](*words, *lines)
         text = result if isinstance(result, str) else markdown(result)
         return f"{call}{text}{line_end}<!-- end -->"
 

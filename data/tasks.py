@@ -3,10 +3,10 @@
   bQďk>bQďk
 
 A task is a function make(random, n) that returns a question of n symbols and its answer; @task registers it by its
-name. The text has an example a line, by character, and the longest has LONGEST symbols. Longer ones are made only when
-a run is evaluated. An example of LONGEST symbols with its answer has up to 64 characters (addition), so that a window
-of 128 holds at least one whole example of any length. Windows start anywhere, so the examples of training stand at all
-positions. The text is identical on every Python.
+name. The text has an example a line, by character, and the longest has LONGEST symbols, or --longest. Longer ones are
+made only when a run is evaluated. An example of LONGEST symbols with its answer has up to 64 characters (addition), so
+that a window of 128 holds at least one whole example of any length. Windows start anywhere, so the examples of training
+stand at all positions. The text is identical on every Python.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import string
 from data.recall import CHARACTERS, Random
 from run.files import json_hash
 
-LONGEST = 20  # symbols of a training example; shorter ones are as frequent
+LONGEST = 20  # symbols of a training example, by default; shorter ones are as frequent
 SYMBOLS = [*string.ascii_letters, *map(chr, range(0x100, 0x180))]  # 180, enough for 8 times LONGEST
 TASKS = {}  # name -> function
 
@@ -101,13 +101,6 @@ def lookup(random, n):
     return pairs + keys[i], values[i]
 
 
-@task
-def selective_copy(random, n):
-    """.a..b.c>abc: each of n symbols is a letter or, as often, a dot, which is left out."""
-    question = draw(random, string.ascii_lowercase + 26 * ".", n)
-    return question, question.replace(".", "")
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Their texts
 
@@ -124,36 +117,38 @@ def example(name, random, n):
     return question, answer
 
 
-def source_of(name):
+def source_of(name, longest=LONGEST):
     """What meta.json says of a task's text. It changes when the text or the rule does, for examples of any length."""
-    content = [inspect.getsource(TASKS[name]).replace(TASKS[name].__doc__ or "", ""), document(name, 0)]
+    content = [inspect.getsource(TASKS[name]).replace(TASKS[name].__doc__ or "", ""), document(name, 0, longest)]
     with contextlib.suppress(ValueError):  # some tasks end at some length
         for n in range(LONGEST + 1, 8 * LONGEST + 1):
             content.append(fresh_examples(name, n, 1, seed=0))
-    return f"{name}, 1 to {LONGEST} symbols, {json_hash(content)[:10]}"
+    return f"{name}, 1 to {longest} symbols, {json_hash(content)[:10]}"
 
 
 def task_of(dataset):
-    """The name of the task whose text a dataset has. ValueError unless today's rule made it, by character."""
+    """The name of the task whose text a dataset has, and the symbols of its longest examples. ValueError unless today's
+    rule made it, by character."""
     text = dataset.meta["source"]["text"]
     name = text.split(",")[0]
     if name not in TASKS:
         raise ValueError(f"{dataset.name} is {text!r}, which is no task: prepare one of {', '.join(TASKS)}")
-    if text != source_of(name):
+    longest = int(text.split()[3])
+    if text != source_of(name, longest):
         advice = f"python -m data.prepare {name} --overwrite, and train again"
         raise ValueError(f"{dataset.name} is {text!r}, but another rule made it than today's: {advice}")
     if dataset.tokenizer.spec["kind"] != "char":
         raise ValueError(f"{dataset.name} is not in characters: prepare it with --tokenizer=char")
-    return name
+    return name, longest
 
 
-def document(name, seed):
+def document(name, seed, longest=LONGEST):
     """One document: examples up to CHARACTERS characters, and the rest of the last one. The separators before them vary
     where they begin: those of copy have even lengths, so that without it a model would learn their places by heart."""
     random = Random(seed)
     text = "\n" * random.below(12)
     while len(text) < CHARACTERS:
-        question, answer = example(name, random, 1 + random.below(LONGEST))
+        question, answer = example(name, random, 1 + random.below(longest))
         text += f"{question}>{answer}\n"
     return text
 

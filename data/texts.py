@@ -279,13 +279,13 @@ def hub(path):
     return Text(functools.partial(hub_rows, path), Path(path).name, path, "gpt2", ("column", "config"))
 
 
-def generated(document, name, source, recipe):
+def generated(document, name, source, recipe, flags=()):
     """The Text of what document(seed) makes for many seeds."""
 
     def read(cfg):
         return split_texts({f"{i:04}.txt": document(i) for i in range(recall.DOCUMENTS)})
 
-    return Text(read, f"{name}_char", source, recipe=recipe)
+    return Text(read, f"{name}_char", source, flags=flags, recipe=recipe)
 
 
 TEXTS = {
@@ -301,17 +301,18 @@ TEXTS = {
 # The text that a command line names
 
 
-def find_text(names, glob):
+def find_text(names, cfg):
     """The Text that a command line asks for: a name in TEXTS, a task, hf:NAME, or paths of the user's files."""
     name = " ".join(names)
     if name in TEXTS:
         return TEXTS[name]
     if name in tasks.TASKS:  # no other one is called: it may be unfinished
-        document = functools.partial(tasks.document, name)
-        return generated(document, name, tasks.source_of(name), "config/task.py config/rope.py")
+        document = functools.partial(tasks.document, name, longest=cfg.longest)
+        source = tasks.source_of(name, cfg.longest)
+        return generated(document, name, source, "config/task.py config/rope.py", ("longest",))
     if name.startswith("hf:"):
         return hub(name.removeprefix("hf:"))
-    return files_text(names, glob)
+    return files_text(names, cfg.glob)
 
 
 def files_text(paths, glob):

@@ -17,10 +17,9 @@ from eval_length import choose_blocks, measure, print_table
 from evaluation.rows import RunsConfig, Targets, by_number, open_runs, rows_of, save_results
 from run.script import script
 
-TRAINED = (5, 10, tasks.LONGEST)  # symbols: always answered, because they decide which models have learned the task
-LEARNED = 0.99  # a model has learned a task if it answers this share of the examples of TRAINED
+LEARNED = 0.99  # a model has learned a task if it answers this share of examples of trained lengths
 REACH = 0.9  # a model reaches the longest examples of which it answers this share
-FURTHER = (22, 24, 26, 28, 30, 35, 40, 60, 80)  # symbols, by default
+FURTHER = (1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 3, 4)  # multiples of the longest trained length, by default
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,14 @@ def answer(cfg, questions_of, run):
     return arrays
 
 
-def learned(exact):
+def trained_lengths(longest):
+    """Symbols: always answered, because they decide which models have learned a task trained up to `longest`."""
+    return longest // 4, longest // 2, longest
+
+
+def learned(exact, longest=tasks.LONGEST):
     """Which models have learned the task: (seeds,)."""
-    return np.concatenate([exact[n] for n in TRAINED], axis=1).mean(axis=1) >= LEARNED
+    return np.concatenate([exact[n] for n in trained_lengths(longest)], axis=1).mean(axis=1) >= LEARNED
 
 
 def reach(exact):
@@ -109,17 +113,17 @@ def print_shares(title, prefix, rows, results):
     print_table(title, sorted(set().union(*cells.values())), cells)
 
 
-def print_reach(rows, results):
+def print_reach(rows, results, longest):
     """Prints how many models of each row have learned the task, and their reach, and adds both to its results."""
     print()
     for name, row in rows.items():
         exact = by_number(row.arrays, "exact-")
-        results[name] |= {"learned": learned(exact).tolist(), "reach": reach(exact).tolist()}
-        reached = ", ".join(map(str, results[name]["reach"]))
+        results[name] |= {"learned": learned(exact, longest).tolist(), "reach": reach(exact).tolist()}
+        reached = ", ".join(f"{n} ({n / longest:.2g}×)" for n in results[name]["reach"])
         n_learned = sum(results[name]["learned"])
         print(f"{name}: {n_learned} of {len(row.seeds)} models learned it; reach: {reached} symbols")
-    print(f"\nreach of a model: the most symbols of which it answers {REACH:.0%}")
-    print(f"learned: a model answers {LEARNED:.0%} of the examples of {', '.join(map(str, TRAINED))} symbols")
+    print(f"\nreach of a model: the most symbols of which it answers {REACH:.0%} (×: times the trained {longest})")
+    print(f"learned: a model answers {LEARNED:.0%} of the examples of a quarter, half and all of these {longest}")
 
 
 def main(argv):
@@ -132,8 +136,9 @@ def main(argv):
         questions_of = partial(recall_questions, cfg, lengths, dataset)
         titles = {"facts found from": ""}
     else:
-        task = tasks.task_of(dataset)
-        lengths = sorted({*TRAINED, *(lengths or FURTHER)})
+        task, longest = tasks.task_of(dataset)
+        lengths = lengths or [round(factor * longest) for factor in FURTHER]
+        lengths = sorted({*trained_lengths(longest), *lengths})
         questions_of = partial(task_questions, cfg, task, lengths, dataset)
         for n in lengths:
             distinct = len({*tasks.fresh_examples(task, n, cfg.examples, cfg.seed)})
@@ -148,7 +153,7 @@ def main(argv):
     for title, prefix in titles.items():
         print_shares(title, prefix, rows, results)
     if not is_recall:
-        print_reach(rows, results)
+        print_reach(rows, results, longest)
     print()
     save_results(cfg, "answers", dataset, results)
     return 0

@@ -152,11 +152,11 @@ def few_documents(monkeypatch):
     monkeypatch.setattr("eval_length.FEWEST_DOCUMENTS", 2)
 
 
-def facts_dataset(folder, text):
+def facts_dataset(folder, text, *flags):
     """The path of a small text of facts or of a task, for --dataset."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data.recall.DOCUMENTS", 60)
-        return prepare(folder, text, name=text).name
+        return prepare(folder, text, *flags, name=text).name
 
 
 # ----------------------------------------------------------------------------------------------------------

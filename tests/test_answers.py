@@ -101,6 +101,7 @@ def test_models_that_have_not_learned_the_task_are_told_from_others_by_fixed_len
     all_right = np.ones((3, 200))
     exact = {5: right, 10: all_right, 20: all_right, 40: 0 * all_right}
     assert learned(exact).tolist() == [True, False, True]
+    assert learned(exact, longest=40).tolist() == [False] * 3
 
 
 class Remembers(Written):
@@ -135,21 +136,21 @@ def test_the_command(trained, refused, tmp_path, monkeypatch, capsys):
         lines = [line.split() for line in reversed(out.splitlines())]
         return {line[0]: line[1:] for line in lines if line}, out
 
-    text = facts_dataset(tmp_path, "repeat_copy")
+    text = facts_dataset(tmp_path, "repeat_copy", "--longest=8")
     runs = [trained("alibi", dataset=text, block_size=64, seed=seed) for seed in (1, 2)]
     assert f"evaluate  python -m evaluation.answers {runs[1]}" in capsys.readouterr().out
     learnable = trained("learnable", dataset=text, block_size=64)
     lines, out = shown(*runs, learnable, f"--keep={tmp_path}")
     assert "of the 4 examples of 1 symbols, 2 are different" in out
-    assert lines["exact"] == ["repeat_copy", "1", "5", "10", "20", "40", "80"]
+    assert lines["exact"] == ["repeat_copy", "1", "2", "4", "8", "40", "80"]
     absolute = lines[str(learnable)]
     assert absolute[3].endswith("%")
     assert absolute[4:] == ["—", "—"]  # examples of 40 symbols do not fit
-    assert "0 of 2 models learned it; reach: 0, 0" in out
+    assert "0 of 2 models learned it; reach: 0 (0×), 0 (0×)" in out
     monkeypatch.setattr("eval_length.score", None)  # nothing is measured again
     (kept,) = tmp_path.glob("alibi*.npz")
     for names in ([kept], runs):
-        assert "0 of 2 models learned it; reach: 0, 0" in shown(*names)[1]
+        assert "0 of 2 models learned it; reach: 0 (0×), 0 (0×)" in shown(*names)[1]
     assert "prepare one of" in refused(answers.main, trained("rope"))
     monkeypatch.setitem(tasks.TASKS, "repeat_copy", lambda random, n: ("ab"[n == 77] * n, "c" * n))
     assert "another rule" in refused(answers.main, *runs)

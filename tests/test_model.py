@@ -370,6 +370,15 @@ def test_training_compiles_into_one_graph_once_and_computes_the_same(scheme, bac
         assert grad.abs().sum() > 0
 
 
+def test_a_loss_may_leave_out_the_first_positions():
+    model = build("rope")
+    idx = tokens(model, 2, 24)
+    whole, _ = model(idx, idx)
+    logits, loss = model(idx, idx[:, 10:])
+    torch.testing.assert_close(logits, whole[:, 10:])
+    torch.testing.assert_close(loss, F.cross_entropy(logits.float().mT, idx[:, 10:]))
+
+
 def test_the_loss_of_a_large_vocabulary_keeps_no_logits_and_is_the_same(monkeypatch):
     model = build("rope")
     idx = tokens(model, 2, 24)
@@ -394,6 +403,11 @@ def test_positions_stay_distinct_under_bfloat16_autocast(scheme):
         rounded = model.float().hidden(idx).double()
     error = (rounded - exact)[0].abs().mean(-1)
     assert error[1000:].mean() < min(0.02, 2 * error[:250].mean())
+
+
+def test_alibis_options_make_slopes_gentler_and_take_some_away():
+    model = build("alibi", n_head=4, n_embd=4, pos_options="factor=1/16,flat_from=1,flat_to=3")
+    assert model.pos.slopes == [[[1 / 64]], [[0]], [[0]], [[1 / 4096]]]
 
 
 @pytest.mark.parametrize("b, at_most", [(0, 0.1), (5, 0.015)])

@@ -145,6 +145,7 @@ FREE = {  # another value for each setting that a resumed run may change
     "max_iters": 7,
     "max_position": 300,
     "sampled_every": 2,
+    "unscored": 3,
     "batch_size": 5,
     "gradient_accumulation_steps": 2,
     "learning_rate": 0.2,
