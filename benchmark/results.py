@@ -63,6 +63,11 @@ class Value:
     def __str__(self):
         return signed(self.mean, self.width)
 
+    @property
+    def agreeing(self):
+        """How many files have the sign of the mean."""
+        return int(np.sum(np.sign(self.by_file) == np.sign(self.mean)))
+
 
 def value_of(expression, folder="."):
     """The Value of  rope@16, a row's loss at 16 times its training length, of  Δrope@16, that minus its loss at 1×, of

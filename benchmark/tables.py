@@ -158,6 +158,27 @@ def value(*words):
     return str(value_of(" ".join(words)))
 
 
+def claims():
+    """The expressions of all numbers in sentences that are differences of losses."""
+    expressions = set()
+    for page in PAGES:
+        for name, arguments in re.findall(r"<!-- (value|between) (.+?) -->", (ROOT / page).read_text()):
+            expressions |= {arguments} if name == "value" else {*arguments.split()}
+    return sorted(expression for expression in expressions if "recall/" not in expression)
+
+
+def robust():
+    """Each difference that a page claims: its mean beside the median over files, and how many files agree."""
+    for expression in claims():
+        value = value_of(expression)
+        yield {
+            "": f"`{expression}`",
+            "mean": value,
+            "median": f"{np.median(value.by_file):+.3f}",
+            "files that agree": f"{value.agreeing} of {len(value.by_file)}",
+        }
+
+
 def seen(folder, multiple):
     """Δ of each row at a multiple of the training length, and the part of it that each class of tokens has."""
     for name, parts in parts_of(folder, multiple).items():

@@ -44,7 +44,7 @@ class PrepareConfig:
     name: config.PathName = ""  # train with --dataset=NAME; needed for your own files
     overwrite: bool = False  # replace a dataset of this name
     # flags that only some texts take
-    glob: str = "*.txt"  # which files of a folder; several kinds: *.md|*.rst
+    glob: str = "*.txt"  # which files of a folder; may be given several times
     longest: config.Count = LONGEST  # the most symbols of an example of a task
     split_on: str = ""  # separator between the documents of a text file; \n\n: blank lines
     column: str = "text"  # the column of the rows that holds the text
@@ -105,6 +105,9 @@ def main(argv):
     # here, a .py file is a text and not a config file
     names = [arg for arg in argv if not arg.startswith("-")]
     flags, _ = config.parse(PrepareConfig, [arg for arg in argv if arg.startswith("-")])
+    globs = [arg.removeprefix("--glob=") for arg in argv if arg.startswith("--glob=")]
+    if globs:
+        flags["glob"] = "|".join(globs)
     cfg = PrepareConfig(**flags)
     if not names:
         raise ValueError("which text? Name one: python -m data.prepare sympy (--help lists them)")

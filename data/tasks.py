@@ -101,6 +101,13 @@ def lookup(random, n):
     return pairs + keys[i], values[i]
 
 
+@task
+def selective_copy(random, n):
+    """.a..b.c>abc: each of n symbols is a letter or, as often, a dot, which is left out."""
+    question = draw(random, string.ascii_lowercase + 26 * ".", n)
+    return question, question.replace(".", "")
+
+
 # ----------------------------------------------------------------------------------------------------------
 # Their texts
 

@@ -59,7 +59,7 @@ def test_a_file_is_read_once_and_what_is_left_out_is_counted(tmp_path, capsys):
     (tmp_path / "elsewhere" / "h.txt").write_bytes(b"\xef\xbb\xbf" + b"h" * 100)  # with a byte order mark
     for name, target in {"i.txt": "texts/a.txt", "j": "elsewhere", "k": "elsewhere", "back": "texts"}.items():
         (folder / name).symlink_to(tmp_path / target)
-    ds = prepare(tmp_path, folder, "--glob=*.txt|**/*.md")
+    ds = prepare(tmp_path, folder, "--glob=*.txt", "--glob=**/*.md")
     assert sorted(part[0] for part in documents(ds, ds.train)) == ["B", "a", "c", "h"]
     assert "4 files; left out: 6 (" in capsys.readouterr().out
 

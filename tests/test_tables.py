@@ -18,11 +18,6 @@ def test_the_pages_hold_the_tables_and_figures_of_the_benchmark():
         assert " ".join(figure.split()) in generated, figure
 
 
-def agreeing(value):
-    """How many files have the sign of the mean."""
-    return np.sum(np.sign(value.by_file) == np.sign(value.mean))
-
-
 def test_an_expression_is_the_mean_of_the_losses_it_names():
     """As a program that shares no code with ours found in the files."""
     for expression, expected in {
@@ -34,7 +29,7 @@ def test_an_expression_is_the_mean_of_the_losses_it_names():
     }.items():
         value = results.value_of(expression)
         assert value.mean == pytest.approx(expected, abs=1e-6), expression
-    assert (agreeing(value), len(value.by_file)) == (70, 103)  # of the last
+    assert (value.agreeing, len(value.by_file)) == (70, 103)  # of the last
     assert results.value_of("window/rope-window128 - rope@1").width < 1e-6  # the same models are paired
     with pytest.raises(ValueError, match="different blocks"):
         results.value_of("t256/rope - rope@16")
@@ -58,11 +53,9 @@ def test_the_claims_with_which_few_files_agree_are_known():
         "Δalibi@16",
         "Δlarger/rope-yarn@4 without 671,672",
     }
-    pages = "".join((ROOT / page).read_text() for page in tables.PAGES)
-    claims = {claim for claim in re.findall("<!-- value (.+?) -->", pages) if "recall/" not in claim}
-    values = {expression: results.value_of(expression) for expression in claims}
+    values = {expression: results.value_of(expression) for expression in tables.claims()}
     clear = {expression: value for expression, value in values.items() if abs(value.mean) > value.width}
-    assert {name for name, value in clear.items() if agreeing(value) < 0.6 * len(value.by_file)} <= known
+    assert {name for name, value in clear.items() if value.agreeing < 0.6 * len(value.by_file)} <= known
 
 
 def test_a_token_was_seen_if_it_and_the_four_before_it_stand_in_the_context():
