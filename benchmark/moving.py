@@ -50,7 +50,7 @@ def frame(texts, trained, n):
         for end, color in ((n, PAST[panel]), (min(n, trained), BLACK)):  # the first characters are drawn over again
             mono = font("DejaVuSansMono.ttf", 13)
             draw.multiline_text((left, 38), wrapped(text[:end]), font=mono, fill=color)
-    note = f"{n} characters, trained on {trained}"
+    note = f"{n} characters are written; in colour: more than the {trained} of training"
     draw.text((12, HEIGHT - 24), note, font=font("DejaVuSans.ttf", 14), fill=BLACK)
     return image
 
@@ -59,8 +59,8 @@ def main(argv):
     (run,) = argv
     trained = load_checkpoint(run).config.block_size
     texts = {
-        f"{Path(run).name}, as trained": written(run, 0),
-        f"the same model sees only the last {trained}": written(run, trained),
+        f"{Path(run).name}, trained on {trained} characters": written(run, 0),
+        f"the same model, seeing only the last {trained}": written(run, trained),
     }
     frames = [frame(texts, trained, n) for n in range(STEP, LENGTH + 1, STEP)]
     palette = frames[-1].quantize(16)  # one for all, so that the file holds only what changes

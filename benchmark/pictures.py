@@ -32,7 +32,7 @@ def by_length(line):
 
 def label_ends(axes, ends):
     """Names lines beside the axes, with their markers: as high as they end, but far enough apart to read. Lines that
-    end at the right, in view, are joined with their labels. ends: [(label, style, (x, y) of the end)]; y is NaN for a
+    end in view are joined with their labels. ends: [(label, style, (x, y) of the end)]; y is NaN for a
     line that is not drawn."""
     axes.autoscale_view()  # otherwise matplotlib may compute the limits later
     to_axes = axes.transData + axes.transAxes.inverted()
@@ -42,7 +42,7 @@ def label_ends(axes, ends):
     for i, height in zip(order, heights, strict=True):
         label, style, _ = ends[i]
         x, y = places[i]
-        if x <= 0.9 or not 0 <= y <= 1:
+        if not 0 <= y <= 1:
             x, y = 1.03, height
         leader = style | {"linewidth": 0.7, "linestyle": "-", "markevery": [1]}
         axes.plot([x, 1.03], [y, height], transform=axes.transAxes, clip_on=False, **leader)
@@ -73,7 +73,8 @@ def draw_curves(axes, curves, remarks, trained, models=MODELS, ticks=None):
     names = [Path(name).name for name in curves]
     ends = []
     # these have no style of their own, and take that of a line that is not beside them
-    alike = [name.replace("window512", "window128").replace("rope_sampled", "rope-yarn") for name in names]
+    alike = {"rope_sampled": "rope-yarn", "rope_sampled-max_position512": "rope-window128"}
+    alike = [alike.get(name, name).replace("window512", "window128") for name in names]
     for style, name, curve in zip(line_styles(zip(alike)), names, curves.values(), strict=True):
         draw_curve(axes, curve, style)
         *_, (x, values) = curve.items()
@@ -141,12 +142,12 @@ def draw_alibi():
             curves[f"layer {layer}, head {head}"] = by_end
     draw_curves(upper, curves, {}, [512], models=1, ticks=[256, 512, 768, 1024, 2048])
     upper.set(
-        title="Beyond 512 tokens, two heads no longer undo their slopes",
+        title="Past 512 tokens, heads 4 and 5 no longer undo their ALiBi slopes",
         xlabel="tokens of context",
         ylabel="share of the slope undone",
     )
     draw_losses(lower, {"alibi": read_row("tokens/larger/alibi")}, models=1, unit="token")
-    lower.set_title("Where they stop, the loss rises")
+    lower.set_title("There, the loss rises")
     return figure
 
 
@@ -162,13 +163,13 @@ def draw_larger():
 def draw_models():
     """The positions of well-known models, without windows and with them."""
     notes = (
-        "three models with the layers of each recipe; thin: single models\n"
+        "three small models with the layers of each recipe, not the models themselves; thin: single models\n"
         "inkling, gemma3, gemma4, olmo3 and glm4 without their QK-norm"
     )
     figure, panels = stacked(notes)
     recipes = {
         "Where all layers see everything, RoPE fails": "rope,smollm3,glm4,key_offset,alibi_offset",
-        "With a window of 32 in some layers, the loss rises less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,"
+        "With a window of 32 in some layers, most rise less": "command_a,gemma3,gemma4,olmo3,inkling,gpt_oss,"
         "gpt_oss_without_sinks,granite_swa,mimo_v2",
     }
     for axes, (title, names) in zip(panels, recipes.items(), strict=True):
@@ -183,7 +184,7 @@ def draw_onset():
     figure, panels = stacked(notes)
     titles = {
         256: "Sinusoidal positions fail at once, RoPE and none later",
-        160: "Enlarged: the others stay level or gain",
+        160: "Enlarged: RoPE loses little up to 160; the others stay level or gain",
     }
     losses = {name: by_length(line) for name, line in read_rows("onset").items()}
     panels[1].set_ylim(0.85, 1.25)
@@ -197,12 +198,13 @@ def draw_onset():
 def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = (
-        "examples alone in the window; three models unless a label says otherwise,\nwithout those that did not learn"
+        "examples alone in the window; three models unless a label says otherwise, without those that did not learn\n"
+        "rope_sampled-max_position512: also scored at sampled positions"
     )
     titles = {
-        "copy": "RoPE at sampled positions copies 40",
-        "reverse": "Two of three models of fox5 reverse 40",
-        "sort": "fox5, learned positions and none sort past 20",
+        "copy": "RoPE at sampled positions copies 40 symbols",
+        "reverse": "Two of three models of fox5 reverse 40 symbols",
+        "sort": "fox5, learnable and none sort more than 20 symbols",
     }
     figure, panels = stacked(notes, 3, 3.6)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
@@ -218,11 +220,11 @@ def draw_tasks():
 
 def draw_tokens():
     """Which tokens gain and lose past the training length."""
-    notes = "parts of Δ, by where a token and the four before it were seen; they add up to Δ; bars: 95% intervals"
+    notes = "the change, divided by where a token and the four before it were seen; bars: 95% intervals"
     figure, panels = stacked(notes, 2, 3.6)
     titles = {
-        ("tokens", 2): "Small models at twice the training length",
-        ("tokens/larger", 4): "ALiBi on BPE tokens at four times the training length",
+        ("tokens", 2): "At 2×, three schemes gain on what was seen farther back",
+        ("tokens/larger", 4): "At 4×, ALiBi on BPE tokens loses most on what it had seen",
     }
     for axes, (call, title) in zip(panels, titles.items(), strict=True):
         rows = parts_of(*call)
@@ -235,7 +237,7 @@ def draw_tokens():
         axes.set_yticks(range(len(rows)), rows)
         axes.invert_yaxis()
         axes.axvline(0, color="0.6", linewidth=1, zorder=0)
-        axes.set(title=title, xlabel="part of Δ (nats)")
+        axes.set(title=title, xlabel="part of the change of the loss (nats; left of 0: better)")
         axes.legend(frameon=False)
     return figure
 

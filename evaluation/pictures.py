@@ -11,7 +11,7 @@ MARKERS = "osD^vPX*<"  # one more than colours, so the first 72 lines all differ
 DASHES = ("-", "--", ":")
 NAMES = (  # a row for each of DASHES; where a scheme or a row has its name here, it has its style in every picture
     *("rope_nope", "dape", "fox5", "rope", "alibi", "t5", "transformer_xl", "sinusoidal"),
-    *("kerple", "fire", "fox", "rope-yarn", "alibi_offset", "cope", "path", "none"),
+    *("kerple", "fire", "fox", "rope-yarn", "alibi_offset", "cope", "none", "path"),
     *("pope", "ssmax", "inkling", "rope-window128", "scale_invariant", "key_offset", "gemma3", "learnable"),
 )
 FAILED = 0.5  # nats: a loss that rises further has failed
