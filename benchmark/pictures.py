@@ -202,14 +202,14 @@ def draw_tasks():
         "rope_sampled-max_position512: also scored at sampled positions"
     )
     titles = {
-        "copy": "RoPE at sampled positions copies 40 symbols",
+        "copy": "RoPE at sampled positions copies 40 symbols and more",
         "reverse": "Two of three models of fox5 reverse 40 symbols",
         "sort": "fox5, learnable and none sort more than 20 symbols",
     }
     figure, panels = stacked(notes, 3, 3.6)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
-        for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512"):
+        for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512", "rope_half"):
             exact, has_learned = task_of(f"{task}/{name}")
             if has_learned.any():
                 curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
