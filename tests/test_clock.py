@@ -54,6 +54,7 @@ def test_the_page_has_the_numbers_of_the_kept_file():
     assert "{:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*kept["place"][3:8]) in page
 
     row = read_row("clock/alibi-17M-window512-layers_4_flat_from4_flat_to6_4")  # without two heads' slopes
+    assert f"its loss is {row.losses[512].mean():.3f}" in page
     short = kept["short"].mean(-1)  # (moves, texts)
     long = kept["long"].mean(-1)
     rows = [
