@@ -49,7 +49,7 @@ class CausalSelfAttention(nn.Module):
     def project(self, x, context, past):
         """The queries, keys and values of x (B, T, C): each (B, H, T, ·)."""
         qkv = self.c_attn(x).unflatten(-1, (3, context.config.n_head, -1))  # (B, T, 3, H, D)
-        q, k, v = qkv.transpose(1, 3).unbind(2)  # each (B, H, T, D)
+        q, k, v = [part.transpose(1, 2) for part in qkv.unbind(2)]  # each (B, H, T, D); the gradient is copied once
         if context.config.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
@@ -97,8 +97,7 @@ class Block(nn.Module):
         """x (B, T, C) -> (B, n, C): the tokens that `context` has queries for. n is T, except in `GPT.hidden`."""
         first = x.size(1) - len(context.q_pos)  # mostly 0: unlike x[:, -n:], the slice then copies no gradient
         x = x[:, first:] + self.attn(self.ln_1(x), context, cache)
-        x = x + self.mlp(self.ln_2(x))
-        return x
+        return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
@@ -218,8 +217,7 @@ class GPT(nn.Module):
         if len(targets) * self.config.vocab_size > MAX_LOGITS:
             return None, LargeLoss.apply(hidden.flatten(0, 1), self.lm_head.weight, targets)
         logits = self.lm_head(hidden)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets)
-        return logits, loss
+        return logits, F.cross_entropy(logits.flatten(0, 1).float(), targets)
 
     @torch.no_grad()
     def generate(self, idx, max_new_tokens, n_vocab=None, **drawing):
