@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import data
 from model import GPT, GPTConfig, scheme_names
 from run.checkpoint import load_checkpoint
+from run.device import pick_device
 from run.optimizer import Optimizer, clip, schedule
 from train import TrainConfig, main, train
 
@@ -230,6 +232,16 @@ def test_muon_and_clipping_give_torchs_bits_in_few_calls(size):
     assert stepping.count <= 150  # torch's take 1,400
     for name, p in matrices.items():
         assert torch.equal(ours.get_parameter(name), p)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to")
+def test_freed_memory_is_kept():
+    pick_device("cpu")
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt  # page faults
+        tensors = [torch.ones(2**20) for _ in range(20)]
+        del tensors
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 10_000  # not the tensors' 20,480
 
 
 # ----------------------------------------------------------------------------------------------------------
