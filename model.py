@@ -642,11 +642,16 @@ class ALiBi(PositionScheme, name="alibi"):
     so j is split into three digits (exact below 2^24) and the slope into two parts (16 bits): six channels. In float32
     the rounding error is that of the score itself, 8e-4 at j = 65,536 for the steepest slope.
 
-    Deviation: the options multiply all slopes by `factor`, and take them away from heads flat_from … flat_to − 1.
+    Deviation: the options multiply all slopes by `factor`, and take them away from heads flat_from … flat_to − 1,
+    counted from 0; by default, they do nothing.
     """
 
     options = {"factor": 1.0, "flat_from": 0, "flat_to": 0}
     shifted = True
+
+    @staticmethod
+    def check(config):
+        at_least(0, config.options, "factor", "flat_from", "flat_to")
 
     def __init__(self, config):
         super().__init__(config)

@@ -50,7 +50,7 @@ class TrainConfig(GPTConfig):
     dataset: config.PathName = "sympy_char"  # a folder of data/, or a path with a slash
     max_position: int = 0  # positions are sampled below it in each step (Ruoss 2023); 0: positions 0, 1, 2, …
     sampled_every: config.Count = 1  # sampled in every n-th step; in the others, positions are 0, 1, 2, …
-    unscored: int = 0  # tokens at the start of each window that are only read: the loss is that of the others
+    unscored: int = 0  # predictions at the start of each window that do not count, in training and its validation
     batch_size: config.Count = 32  # windows per micro-step
     gradient_accumulation_steps: config.Count = 1  # micro-steps per step, over all processes
     # optimizer
@@ -86,7 +86,7 @@ class TrainConfig(GPTConfig):
         if self.max_position:
             config.at_least(self.block_size, self, "max_position")
             model_config.check_positions(self.max_position, with_gaps=True)
-        if not 0 <= self.unscored < self.block_size:
+        if self.unscored >= self.block_size:
             raise ValueError(f"unscored={self.unscored} must be below block_size={self.block_size}")
         if self.resume and self.overwrite:
             raise ValueError("--resume and --overwrite exclude each other")

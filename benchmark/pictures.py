@@ -73,8 +73,8 @@ def draw_curves(axes, curves, remarks, trained, models=MODELS, ticks=None):
     names = [Path(name).name for name in curves]
     ends = []
     # these have no style of their own, and take that of a line that is not beside them
-    alike = {"rope_sampled": "rope-yarn", "rope_sampled-max_position512": "rope-window128"}
-    alike = [alike.get(name, name).replace("window512", "window128") for name in names]
+    similar = {"rope_sampled": "rope-yarn", "rope_sampled-max_position512": "rope-window128"}
+    alike = [similar.get(name, name).replace("window512", "window128") for name in names]
     for style, name, curve in zip(line_styles(zip(alike)), names, curves.values(), strict=True):
         draw_curve(axes, curve, style)
         *_, (x, values) = curve.items()
@@ -147,7 +147,7 @@ def draw_alibi():
         ylabel="share of the slope undone",
     )
     draw_losses(lower, {"alibi": read_row("tokens/larger/alibi")}, models=1, unit="token")
-    lower.set_title("There, the loss rises")
+    lower.set_title("Past 512 tokens, the loss rises")
     return figure
 
 

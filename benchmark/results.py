@@ -75,7 +75,7 @@ def value_of(expression, folder="."):
     @4,8 is the mean of both. alibi:foreign@16 is what the true context gains over a foreign one, measured
     by evaluation.context. "… without 671,672" leaves two files out, by their numbers in the text. ValueError for rows
     that were scored on different blocks."""
-    names, at, origin, left_out = re.fullmatch(r"(.+)@([\d.,]+)/?([\d.]*)(?: without )?(.*)", expression).groups()
+    names, at, origin, left_out = re.fullmatch(r"(.+)@([\d.,]+)/?([\d.]*)(?: without )?([\d,]*)", expression).groups()
     names = names.split(" - ")
     rows = [read_row(f"{folder}/{re.sub('Δ|:.*', '', name)}") for name in names]
     if any(not np.array_equal(row.ends, rows[0].ends) for row in rows):
@@ -83,7 +83,7 @@ def value_of(expression, folder="."):
 
     # the terms, each (seeds, blocks): the means over the multiples
     terms = []
-    for name, row, sign in zip(names, rows, (1, -1), strict=False):
+    for name, row, sign in zip(names, rows, (1, -1)[: len(names)], strict=True):
         losses = []
         for multiple in at.split(","):
             n = round(float(multiple) * rows[-1].trained)

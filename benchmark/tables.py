@@ -134,7 +134,7 @@ def deltas(folder, multiples="2,4,8,16", names=""):
             row["minus rope"] = value_of(f"{name} - rope@1", folder) if name != "rope" else ""
         for n in lengths:
             row[f"Δ at {n}×"] = value_of(f"Δ{name}@{n}", folder) if n in losses_of(line) else "—"
-        row[f"loss at {n}×"] = loss_at(line, n)
+        row[f"loss at {lengths[-1]}×"] = loss_at(line, lengths[-1])
         yield row
 
 

@@ -50,6 +50,9 @@ class PrepareConfig:
     column: str = "text"  # the column of the rows that holds the text
     config: str = ""  # which configuration of a dataset of the hub
 
+    def __post_init__(self):
+        config.check_values(self)
+
 
 def write_split(folder, split, documents, tokenizer):
     """Writes the token ids of one split, and where its documents start. Returns what meta.json says about it."""
@@ -130,7 +133,7 @@ def main(argv):
     with locked(folder, wait=True), making(folder / "dataset") as temporary:
         if (folder / "meta.json").is_file() and not cfg.overwrite:
             prepared = data.load(name).meta["source"]
-            if prepared | source != prepared:
+            if source | prepared != prepared | source:
                 raise ValueError(
                     f"{folder} was prepared from another text or with other flags, or the text has changed: choose "
                     "another --name, or --overwrite"

@@ -142,7 +142,7 @@ def task_of(dataset):
         raise ValueError(f"{dataset.name} is {text!r}, which is no task: prepare one of {', '.join(TASKS)}")
     longest = int(text.split()[3])
     if text != source_of(name, longest):
-        advice = f"python -m data.prepare {name} --overwrite, and train again"
+        advice = "prepare it again with --overwrite, and train again"
         raise ValueError(f"{dataset.name} is {text!r}, but another rule made it than today's: {advice}")
     if dataset.tokenizer.spec["kind"] != "char":
         raise ValueError(f"{dataset.name} is not in characters: prepare it with --tokenizer=char")

@@ -90,7 +90,7 @@ def answer(cfg, questions_of, run):
 
 def trained_lengths(longest):
     """Symbols: always answered, because they decide which models have learned a task trained up to `longest`."""
-    return longest // 4, longest // 2, longest
+    return max(1, longest // 4), max(1, longest // 2), longest
 
 
 def learned(exact, longest=tasks.LONGEST):
@@ -119,7 +119,7 @@ def print_reach(rows, results, longest):
     for name, row in rows.items():
         exact = by_number(row.arrays, "exact-")
         results[name] |= {"learned": learned(exact, longest).tolist(), "reach": reach(exact).tolist()}
-        reached = ", ".join(f"{n} ({n / longest:.2g}×)" for n in results[name]["reach"])
+        reached = ", ".join(f"{n} ({n / longest:.3g}×)" for n in results[name]["reach"])
         n_learned = sum(results[name]["learned"])
         print(f"{name}: {n_learned} of {len(row.seeds)} models learned it; reach: {reached} symbols")
     print(f"\nreach of a model: the most symbols of which it answers {REACH:.0%} (×: times the trained {longest})")

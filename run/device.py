@@ -1,9 +1,9 @@
 """What a command computes with: its device, its precision, and the processes that train together."""
 
+import contextlib
 import ctypes
 import math
 import os
-import sys
 from typing import Literal
 
 import torch
@@ -15,10 +15,10 @@ DType = Literal["auto", "float32", "bfloat16"]
 def pick_device(name):
     """The torch.device of a name; 'auto' is a GPU if there is one, else the CPU. ValueError if it is not available. On
     a CPU, floats below 1e-38 count as 0 from here on: ALiBi and FoX give far keys such weights, and products with them
-    are many times slower. On Linux, freed memory is kept for the next step: to get it from the system again, page by
-    page, takes several percent of a step."""
+    are many times slower. On Linux, freed memory is kept for the next step: getting it from the system again, page
+    by page, is slow."""
     torch.set_flush_denormal(True)
-    if sys.platform == "linux":
+    with contextlib.suppress(AttributeError, TypeError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: blocks below 32 MB, the most that glibc allows, come from the heap
         mallopt(-1, 2**30)  # M_TRIM_THRESHOLD: the heap keeps up to 1 GB that is free

@@ -12,7 +12,7 @@ from model import GPTConfig
 from run.checkpoint import CALL_FIELDS, Checkpoint, load_checkpoint, stretched
 
 # Resuming can change neither these nor the fields of the model.
-FIXED = ("init_from", "seed", "optimizer", "dataset", "prepared text")
+FIXED = ("init_from", "seed", "optimizer", "dataset", "unscored", "prepared text")
 
 
 def find_run(values):

@@ -88,9 +88,9 @@ class RunLog:
         if step > self.first:
             left = self.seconds() / (step - self.first) * (self.last - step)
             parts.append(f"{timedelta(seconds=round(left))} left")
-        self.say(" | ".join([f"step {step}/{self.last}", *parts]))
-        if step == self.first:  # the validation before the first step is not a part of the steps' time
+        else:  # the validation before the first step is not a part of the steps' time
             self.start = time.perf_counter()
+        self.say(" | ".join([f"step {step}/{self.last}", *parts]))
         self.restart(step)
 
     def say(self, *messages):

@@ -25,7 +25,7 @@ MISTAKES = {
         "--pos_scheme=inkling --pos_options=extent=1.5": "extent=1.5",
         "--rope_scaling=yarn": "rope_scaling",
         "--max_position=300": "learnable",
-        "--unscored=-1": "unscored=-1",
+        "--unscored=200": "unscored=200",
         "--pos_scheme=transformer_xl --max_position=300": "transformer_xl",
         "--pos_scheme=rope --rope_factor=4": "rope_factor=4.0",
         "--pos_scheme=rope --rope_fraction=.1": "rope_fraction=0.1",

@@ -1,7 +1,6 @@
 import dataclasses
 import math
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -147,7 +146,6 @@ FREE = {  # another value for each setting that a resumed run may change
     "max_iters": 7,
     "max_position": 300,
     "sampled_every": 2,
-    "unscored": 3,
     "batch_size": 5,
     "gradient_accumulation_steps": 2,
     "learning_rate": 0.2,
@@ -236,6 +234,8 @@ def test_muon_and_clipping_give_torchs_bits_in_few_calls(size):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to")
 def test_freed_memory_is_kept():
+    import resource
+
     pick_device("cpu")
     for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt  # page faults

@@ -41,7 +41,7 @@ def model_of(run):
     config = run.config
     weights = run.weights
     settings = own_settings(config)
-    schemes = [kind.pos_scheme for kind in config.kinds]
+    schemes = [kind.pos_scheme + ("" if kind.pos_scheme == "fox" else kind.pos_options) for kind in config.kinds]
     unknown = {*settings, *schemes}.difference(KNOWN)
     if unknown:
         raise ValueError(f"{run.path}: the page does not have {unknown}")
