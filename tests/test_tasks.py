@@ -93,5 +93,5 @@ def test_a_task_is_scored_in_any_characters_by_the_rule_that_made_its_text(monke
     with pytest.raises(ValueError, match="parity .*--tokenizer=char"):
         task_of(data.load(f"{tmp_path}/parity"))
     monkeypatch.setitem(TASKS, "copy", TASKS["reverse"])
-    with pytest.raises(ValueError, match="copy .*rule .* data.prepare copy"):
+    with pytest.raises(ValueError, match="copy .*rule .*--overwrite"):
         task_of(data.load(f"{tmp_path}/copy"))
