@@ -223,8 +223,8 @@ def draw_tokens():
     notes = "the change, divided by where a token and the four before it were seen; bars: 95% intervals"
     figure, panels = stacked(notes, 2, 3.6)
     titles = {
-        ("tokens", 2): "At 2×, three schemes gain on what was seen farther back",
-        ("tokens/larger", 4): "At 4×, ALiBi on BPE tokens loses most on what it had seen",
+        ("tokens", 2): "At 2×, three schemes gain on tokens from farther back",
+        ("tokens/larger", 4): "At 4×, ALiBi on BPE tokens loses most on tokens it had seen",
     }
     for axes, (call, title) in zip(panels, titles.items(), strict=True):
         rows = parts_of(*call)

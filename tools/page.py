@@ -18,8 +18,8 @@ from eval_length import choose_blocks
 from run.checkpoint import load_checkpoint, own_settings
 from run.script import script
 
-# the schemes and the settings of a model that docs/page/model.js has
-KNOWN = """none learnable rope alibi fox
+# the schemes, their options and the settings of a model that docs/page/model.js has
+KNOWN = """none learnable rope alibi fox b
 block_size vocab_size n_layer n_head n_embd bias pos_scheme pos_options layers""".split()
 
 
@@ -41,8 +41,9 @@ def model_of(run):
     config = run.config
     weights = run.weights
     settings = own_settings(config)
-    schemes = [kind.pos_scheme + ("" if kind.pos_scheme == "fox" else kind.pos_options) for kind in config.kinds]
-    unknown = {*settings, *schemes}.difference(KNOWN)
+    schemes = [kind.pos_scheme for kind in config.kinds]
+    options = re.findall(r"(\w+)=", " ".join(kind.pos_options for kind in config.kinds))
+    unknown = {*settings, *schemes, *options}.difference(KNOWN)
     if unknown:
         raise ValueError(f"{run.path}: the page does not have {unknown}")
     del weights["lm_head.weight"]  # the same as wte
