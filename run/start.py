@@ -91,7 +91,8 @@ def changed_settings(run, cfg, dataset):
         raise ValueError(
             f"{run.folder} holds imported weights: start with --init_from={run.folder} in another --out_dir"
         )
-    old = vars(run.config) | run.settings | {"prepared text": run.dataset_hash[:8]}
+    defaults = asdict(type(cfg)())  # which the run had of settings that are newer than it
+    old = defaults | vars(run.config) | run.settings | {"prepared text": run.dataset_hash[:8]}
     new = asdict(cfg) | {"prepared text": dataset.hash[:8]}
     changed = {name: new[name] for name in new if name not in CALL_FIELDS and new[name] != old.get(name)}
     fixed = changed.keys() & {*vars(run.config), *FIXED}

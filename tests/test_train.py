@@ -91,6 +91,9 @@ def test_two_processes_train_as_one_and_either_resumes_the_other(tiny, run_tiny,
 
 def test_a_finished_run_is_reported_and_another_run_is_never_overwritten(run_tiny, capsys):
     folder = run_tiny("r")
+    earlier = load(folder)
+    del earlier.settings["unscored"]  # a setting that earlier code did not have
+    earlier.save(folder / "latest.pt")
     before = (folder / "latest.pt").read_bytes()
     run_tiny("r", "--log_interval=2", "--eval_interval=2")  # still the same experiment
     assert f"{folder} is finished: 6 steps" in capsys.readouterr().out
