@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import data
+from benchmark.scores import attention_scores
 from eval_length import choose_blocks
 from run.checkpoint import load_checkpoint
 from run.script import script
@@ -18,6 +19,7 @@ from run.script import script
 TEXTS = 48  # for training, which give means and probes, and as many others, which are scored
 SCORED = 32  # tokens at the end of a context: those whose losses are kept, and the queries of the slopes
 START = 16  # tokens of a window that are never moved: they stand off the line of the others
+FAR = (128, 384)  # tokens back: the sources of copies that count
 CLEAR = 0.8  # a layer's states are moved if the place can be read from them with this R² at least
 
 
@@ -60,6 +62,31 @@ def undone(model, states):
     return shares
 
 
+def copied_from(tokens):
+    """Of the last SCORED tokens of windows (B, T + 1) and the T before each window's last: is the latter a source of
+    the former, the same token, FAR back, after the same two? (B, SCORED, T)"""
+    T = tokens.size(1) - 1
+    back = torch.arange(T - SCORED, T)[:, None] - torch.arange(T)
+    source = (back >= FAR[0]) & (back <= FAR[1])
+    for n in range(3):  # the token itself, and the two before
+        copies = tokens[:, T + 1 - SCORED - n : T + 1 - n]
+        source = source & (copies[:, :, None] == tokens[:, None, :-1].roll(n, 2))
+    return source
+
+
+def copying(model, tokens):
+    """The mean weight of each head, (layers, heads), on the sources of the tokens to predict, if they have one."""
+    source = copied_from(tokens)
+    n_copied = source.any(2).sum()
+    weights = []
+    for scores in attention_scores(model, tokens[:, :-1]):
+        T = scores.size(2)
+        seen = torch.ones(T, T, dtype=torch.bool).tril()[-SCORED:]
+        attention = scores[:, :, -SCORED:].masked_fill(~seen, -torch.inf).softmax(-1)
+        weights.append(torch.einsum("thqk,tqk->h", attention, source.float()) / n_copied)
+    return weights
+
+
 def readable(states):
     """R² of the place in a window, read linearly from states (texts, T, C): fitted on half of them, tested on half."""
     place = torch.linspace(-1, 1, states.size(1))[:, None]
@@ -77,8 +104,10 @@ def main(argv):
     model = checkpoint.model("cpu").override(replace(checkpoint.config, window=T))
     text = data.load(checkpoint.dataset_name())
 
-    # of texts for training: the slopes undone, the place read, and how far the mean state goes within a window
-    _, short, long, _ = read(model, text.train)
+    # of texts for training: the heads that copy, the slopes undone, the place read, and how far the mean state goes
+    # within a window
+    tokens, short, long, _ = read(model, text.train)
+    weights = torch.stack(copying(model, tokens[:, -T - 1 :]))
     shares = [undone(model, long[:, :, max(0, end - T) : end]) for end in range(T // 2, 4 * T + 1, T // 4)]
     place = torch.stack([readable(states) for states in short])
     way = short.mean(1) - long[:, :, 2 * T :].mean((1, 2))[:, None]  # (layers + 1, T, C)
@@ -99,6 +128,7 @@ def main(argv):
     long = long[:, :, -T:]
     np.savez(
         file,
+        copying=weights,
         undone=shares,
         place=place,
         direction=sizes[:, 0].square() / sizes.square().sum(1),

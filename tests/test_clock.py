@@ -42,6 +42,15 @@ def test_half_of_a_slope_is_undone_if_scores_grow_half_as_fast_with_the_distance
     assert np.ravel(clock.undone(model, states)) == pytest.approx([0.5])
 
 
+def test_a_head_that_looks_everywhere_gives_each_source_its_share(monkeypatch):
+    tokens = torch.arange(513).repeat(2, 1)
+    tokens[0, 500:503] = tokens[0, 200:203]  # a copy from 300 back, of which only the last token has two before it
+    tokens[1, 500:503] = tokens[1, 400:403]  # 100 back: too near
+    monkeypatch.setattr(clock, "attention_scores", lambda model, x: [torch.zeros(2, 3, 512, 512)])
+    (weights,) = clock.copying(None, tokens)
+    assert weights.tolist() == pytest.approx([1 / 502] * 3)
+
+
 def test_the_page_has_the_numbers_of_the_kept_file():
     page = (ROOT / "docs/alibi.md").read_text()
     kept = np.load(ROOT / "benchmark/clock/alibi-17M.npz")
@@ -51,6 +60,11 @@ def test_the_page_has_the_numbers_of_the_kept_file():
             shares = kept["undone"][end // 128 - 2, 4:, head]
             cells.append(f"{shares.min():.2f} to {shares.max():.2f}")
         assert f"| head {head} | {' | '.join(cells)} |" in page
+    copying = kept["copying"][4:, 4:6]
+    others = kept["copying"].copy()
+    others[4:, 4:6] = 0
+    assert f"give {copying.min():.2f} to {copying.max():.2f} of" in page
+    assert others.max() < 0.03 and "all others less than 0.03" in page
     assert "{:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*kept["place"][3:8]) in page
 
     row = read_row("clock/alibi-17M-window512-layers_4_flat_from4_flat_to6_4")  # without two heads' slopes
