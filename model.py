@@ -29,7 +29,8 @@ import torch.nn.functional as F
 from config import Count, Share, at_least, check_values, read_layers, read_options
 
 INIT_STD = 0.02  # GPT-2's standard deviation for matrices and embeddings
-MAX_LOGITS = 2**26  # above this many logits, the loss is computed without keeping them
+MAX_LOGITS = 2**23  # above this many logits, the loss is computed without keeping them
+CPU_ROWS = 256  # of logits at a time in such a loss on a CPU, so that they fit into its cache
 QUERY_BLOCK = 128  # with a mask, at most this many queries attend at a time, so that no (T, S) mask exists
 
 
@@ -357,19 +358,27 @@ class LargeLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, targets):
-        logits = F.linear(hidden, weight)
-        log_probs = logits.float().log_softmax(dim=-1)
-        loss = F.nll_loss(log_probs, targets)
-        if ctx.needs_input_grad[0]:
-            ids = torch.arange(len(weight), device=targets.device)
-            grad = log_probs.exp_() - (ids == targets[:, None]).float()
-            grad = (grad / len(hidden)).to(logits.dtype)
-            ctx.save_for_backward(grad @ weight, grad.T @ hidden)
-        return loss
+        rows = CPU_ROWS if hidden.is_cpu else len(hidden)
+        ids = torch.arange(len(weight), device=targets.device)
+        loss = 0.0
+        grad_hidden = []
+        grad_weight = 0.0
+        for x, y in zip(hidden.split(rows), targets.split(rows), strict=True):
+            logits = F.linear(x, weight)
+            log_probs = logits.float().log_softmax(dim=-1)
+            loss += F.nll_loss(log_probs, y, reduction="sum")
+            if ctx.needs_input_grad[0]:
+                grad = (log_probs.exp_() - (ids == y[:, None]).float()).to(logits.dtype)
+                grad_hidden.append(grad @ weight)
+                grad_weight += (grad.T @ x).float()
+        if grad_hidden:
+            ctx.save_for_backward(torch.cat(grad_hidden), grad_weight)
+        return loss / len(hidden)
 
     @staticmethod
     def backward(ctx, scale):
         grad_hidden, grad_weight = ctx.saved_tensors
+        scale = scale / len(grad_hidden)
         return scale * grad_hidden, scale * grad_weight, None
 
 
