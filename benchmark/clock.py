@@ -20,7 +20,7 @@ TEXTS = 48  # for training, which give means and probes, and as many others, whi
 SCORED = 32  # tokens at the end of a context: those whose losses are kept, and the queries of the slopes
 START = 16  # tokens of a window that are never moved: they stand off the line of the others
 FAR = (128, 384)  # tokens back: the sources of copies that count
-CLEAR = 0.8  # a layer's states are moved if the place can be read from them with this R² at least
+CLEAR = 0.5  # a layer's states are moved if the place can be read from them with this R² at least
 
 
 def states_and_losses(model, tokens, n, context=None):

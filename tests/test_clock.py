@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from conftest import ROOT
 
 from benchmark import clock
-from benchmark.results import read_row
+from benchmark.results import read_row, value_of
+from benchmark.tokens import CLASSES
+from eval_length import signed
 from evaluation.statistics import interval
 from run.checkpoint import load_checkpoint
 
@@ -51,15 +53,21 @@ def test_a_head_that_looks_everywhere_gives_each_source_its_share(monkeypatch):
     assert weights.tolist() == pytest.approx([1 / 502] * 3)
 
 
+def page_in_one_line():
+    return " ".join((ROOT / "docs/alibi.md").read_text().split())
+
+
+def moved(kept):
+    """The losses of the kept texts, (texts,): short and long as they are, moved, and moved in random directions."""
+    return [(x[0], x[1], x[2:].mean(0)) for x in (kept["short"].mean(-1), kept["long"].mean(-1))]
+
+
 def test_the_page_has_the_numbers_of_the_kept_file():
-    page = (ROOT / "docs/alibi.md").read_text()
+    page = page_in_one_line()
     kept = np.load(ROOT / "benchmark/clock/alibi-17M.npz")
-    for head in (4, 5):
-        cells = []
-        for end in (256, 512, 640, 768, 1024, 2048):
-            shares = kept["undone"][end // 128 - 2, 4:, head]
-            cells.append(f"{shares.min():.2f} to {shares.max():.2f}")
-        assert f"| head {head} | {' | '.join(cells)} |" in page
+    for context in (512, 768, 1024, 2048):
+        shares = kept["undone"][context // 128 - 2, 4:, 4:6]
+        assert f"{shares.min():.2f} to {shares.max():.2f}" in page
     copying = kept["copying"][4:, 4:6]
     others = kept["copying"].copy()
     others[4:, 4:6] = 0
@@ -69,16 +77,28 @@ def test_the_page_has_the_numbers_of_the_kept_file():
 
     row = read_row("clock/alibi-17M-window512-layers_4_flat_from4_flat_to6_4")  # without two heads' slopes
     assert f"its loss is {row.losses[512].mean():.3f}" in page
-    short = kept["short"].mean(-1)  # (moves, texts)
-    long = kept["long"].mean(-1)
-    rows = [
-        long[0],
-        long[1],
-        long[2:].mean(0),
-        short[1],
-        short[2:].mean(0),
-        row.losses[2048][0],
-    ]
-    for losses in rows:
+    short, long = moved(kept)
+    for losses in (*long, *short[1:], row.losses[2048][0]):
         mean, width = interval([losses[None] - short[0]], kept["documents"])
         assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
+
+
+def test_the_page_has_the_numbers_of_the_smallest_model():
+    page = page_in_one_line()
+    copies = np.load(ROOT / "benchmark/clock/small/seen.npy") == CLASSES.index("seen only farther")
+    for step in (465, 930, 1395, 1860):
+        kept = np.load(ROOT / f"benchmark/clock/small-step{step}.npz")
+        name = f"clock/small/step{step}-window512"
+        row = read_row(name)
+        losses = [f"{row.arrays[f'{n}-tokens'][0][copies].mean(dtype=float):.2f}" for n in (64, 512, 2048)]
+        undone = kept["undone"][[2, -1], 3, 2]  # after 512 and 2,048 tokens
+        numbers = [kept["place"][3], kept["copying"][3, 2], *undone]
+        cells = [f"{step:,}", f"{row.losses[512].mean():.3f}", ", ".join(losses), str(value_of(f"Δ{name}@4"))]
+        assert f"| {' | '.join([*cells, *(f'{number:.2f}' for number in numbers)])} |" in page
+
+    # after the last step
+    assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
+    assert f"undoes {kept['undone'][2, 2, 2]:.2f} at the end" in page
+    short, long = moved(kept)
+    for losses in (*long, *short[1:]):
+        assert signed(*interval([losses[None] - short[0]], kept["documents"])) in page
