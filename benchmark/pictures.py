@@ -142,7 +142,7 @@ def draw_alibi():
             curves[f"layer {layer}, head {head}"] = by_end
     draw_curves(upper, curves, {}, [512], models=1, ticks=[256, 512, 768, 1024, 2048])
     upper.set(
-        title="Past 512 tokens, heads 4 and 5 no longer undo their ALiBi slopes",
+        title="By 1,024 tokens, heads 4 and 5 hardly undo their ALiBi slopes",
         xlabel="tokens of context",
         ylabel="share of the slope undone",
     )
