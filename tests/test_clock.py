@@ -97,6 +97,8 @@ def test_the_page_has_the_numbers_of_the_smallest_model():
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
 
+    assert f"rises by {value_of('Δclock/small/rope-window512@4')}." in page
+
     # after the last step
     assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
     short, long = moved(kept)
