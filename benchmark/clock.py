@@ -62,27 +62,19 @@ def undone(model, states):
     return shares
 
 
-def copied_from(tokens):
-    """Of the last SCORED tokens of windows (B, T + 1) and the T before each window's last: is the latter a source of
-    the former, the same token, FAR back, after the same two? (B, SCORED, T)"""
+def copying(model, tokens):
+    """The mean weight of each head, (layers, heads), on the sources of the last SCORED tokens of windows (B, T + 1),
+    if they have one: the same token, FAR back, after the same two."""
     T = tokens.size(1) - 1
     back = torch.arange(T - SCORED, T)[:, None] - torch.arange(T)
     source = (back >= FAR[0]) & (back <= FAR[1])
     for n in range(3):  # the token itself, and the two before
         copies = tokens[:, T + 1 - SCORED - n : T + 1 - n]
         source = source & (copies[:, :, None] == tokens[:, None, :-1].roll(n, 2))
-    return source
-
-
-def copying(model, tokens):
-    """The mean weight of each head, (layers, heads), on the sources of the tokens to predict, if they have one."""
-    source = copied_from(tokens)
     n_copied = source.any(2).sum()
     weights = []
     for scores in attention_scores(model, tokens[:, :-1]):
-        T = scores.size(2)
-        seen = torch.ones(T, T, dtype=torch.bool).tril()[-SCORED:]
-        attention = scores[:, :, -SCORED:].masked_fill(~seen, -torch.inf).softmax(-1)
+        attention = scores[:, :, -SCORED:].masked_fill(back < 0, -torch.inf).softmax(-1)
         weights.append(torch.einsum("thqk,tqk->h", attention, source.float()) / n_copied)
     return weights
 
@@ -107,7 +99,7 @@ def main(argv):
     # of texts for training: the heads that copy, the slopes undone, the place read, and how far the mean state goes
     # within a window
     tokens, short, long, _ = read(model, text.train)
-    weights = torch.stack(copying(model, tokens[:, -T - 1 :]))
+    weights = copying(model, tokens[:, -T - 1 :])
     shares = [undone(model, long[:, :, max(0, end - T) : end]) for end in range(T // 2, 4 * T + 1, T // 4)]
     place = torch.stack([readable(states) for states in short])
     way = short.mean(1) - long[:, :, 2 * T :].mean((1, 2))[:, None]  # (layers + 1, T, C)

@@ -83,7 +83,7 @@ def test_the_page_has_the_numbers_of_the_kept_file():
         assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
 
 
-def test_the_page_has_the_numbers_of_the_smallest_model():
+def test_the_page_has_the_numbers_of_the_small_model():
     page = page_in_one_line()
     copies = np.load(ROOT / "benchmark/clock/small/seen.npy") == CLASSES.index("seen only farther")
     for step in (465, 930, 1395, 1860):
