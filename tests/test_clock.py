@@ -1,5 +1,6 @@
 """benchmark/clock.py: how a model undoes ALiBi."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from conftest import ROOT
 
+import benchmark.rounded  # noqa: F401 (it registers alibi_rounded)
 from benchmark import clock
 from benchmark.results import read_row, value_of
 from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.statistics import interval
+from model import GPT, GPTConfig
 from run.checkpoint import load_checkpoint
 
 
@@ -51,6 +54,17 @@ def test_a_head_that_looks_everywhere_gives_each_source_its_share(monkeypatch):
     monkeypatch.setattr(clock, "attention_scores", lambda model, x: [torch.zeros(2, 3, 512, 512)])
     (weights,) = clock.copying(None, tokens)
     assert weights.tolist() == pytest.approx([1 / 502] * 3)
+
+
+def test_rounding_changes_nothing_up_to_position_256():
+    config = GPTConfig(n_layer=2, n_head=4, n_embd=64, vocab_size=50, pos_scheme="alibi")
+    idx = torch.randint(50, (1, 600))
+    with torch.no_grad():
+        exact = GPT(config).hidden(idx)
+        rounded = GPT(replace(config, pos_scheme="alibi_rounded")).hidden(idx)
+    differences = (exact - rounded).abs().amax((0, 2))
+    assert differences[:257].max() == 0
+    assert differences[257:].min() > 1e-3
 
 
 def page_in_one_line():
