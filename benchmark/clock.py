@@ -19,7 +19,7 @@ from run.script import script
 TEXTS = 48  # for training, which give means and probes, and as many others, which are scored
 SCORED = 32  # tokens at the end of a context: those whose losses are kept, and the queries of the slopes
 START = 16  # tokens of a window that are never moved: they stand off the line of the others
-FAR = (128, 384)  # tokens back: the sources of copies that count
+FAR = (1 / 4, 3 / 4)  # of a window back: the sources of copies that count
 CLEAR = 0.5  # a layer's states are moved if the place can be read from them with this R² at least
 
 
@@ -67,7 +67,7 @@ def copying(model, tokens):
     if they have one: the same token, FAR back, after the same two."""
     T = tokens.size(1) - 1
     back = torch.arange(T - SCORED, T)[:, None] - torch.arange(T)
-    source = (back >= FAR[0]) & (back <= FAR[1])
+    source = (back >= FAR[0] * T) & (back <= FAR[1] * T)
     for n in range(3):  # the token itself, and the two before
         copies = tokens[:, T + 1 - SCORED - n : T + 1 - n]
         source = source & (copies[:, :, None] == tokens[:, None, :-1].roll(n, 2))
