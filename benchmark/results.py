@@ -12,7 +12,7 @@ from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.answers import learned
 from evaluation.rows import TOKENS, Row, by_number
-from evaluation.statistics import interval, pair, rise
+from evaluation.statistics import interval, pair, rise, t_quantile
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARK = ROOT / "benchmark"
@@ -147,11 +147,25 @@ def recall_of(name):
     return {n: answers.mean(axis=1)[has_learned] for n, answers in right.items()}, len(has_learned)
 
 
-def task_of(name, where=""):
+def task_of(name, where="", folder="tasks"):
     """Of a row such as copy/alibi: {symbols of an example: whether each answer is exact, (models, examples)}, alone in
     the window or, with "_behind", behind other examples; and which models learned the task. {} and an empty array if
     there is no such row."""
-    if not has_row(f"tasks/{name}"):
+    if not has_row(f"{folder}/{name}"):
         return {}, np.empty(0, bool)
-    arrays = read_row(f"tasks/{name}").arrays
-    return by_number(arrays, f"exact{where}-"), learned(by_number(arrays, "exact-"))
+    arrays = read_row(f"{folder}/{name}").arrays
+    exact = by_number(arrays, "exact-")
+    _, _, longest, *_ = exact  # of training: a quarter and a half of it are always measured as well
+    return by_number(arrays, f"exact{where}-"), learned(exact, longest)
+
+
+def growth_of(reached):
+    """The slope of log reach on log training length, over all models of {training length: the reach of each model}, and
+    its ±. A reach of 0 counts as 1. 1: the reach grows in proportion."""
+    x = np.concatenate([np.full(len(models), np.log(n)) for n, models in reached.items()])
+    y = np.log(np.maximum(np.concatenate([*reached.values()]), 1))
+    x -= x.mean()
+    slope = x @ y / (x @ x)
+    errors = y - y.mean() - slope * x
+    df = len(x) - 2
+    return slope, t_quantile(df) * np.sqrt(errors @ errors / df / (x @ x))

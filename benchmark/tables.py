@@ -14,6 +14,7 @@ from benchmark.results import (
     FAR,
     ROOT,
     SETTINGS,
+    growth_of,
     has_row,
     losses_of,
     parts_of,
@@ -69,9 +70,9 @@ def shares(name):
     return f"{found.mean():.0%}, {found.min():.0%} to {found.max():.0%} ({len(found)} of {n_models})"
 
 
-def reach_cell(name, where=""):
-    """The reach of each model of a row of tasks/, in brackets if the model has not learned the task."""
-    exact, has_learned = task_of(name, where)
+def reach_cell(name, where="", folder="tasks"):
+    """The reach of each model of a row of tasks, in brackets if the model has not learned the task."""
+    exact, has_learned = task_of(name, where, folder)
     reached = reach(exact) if exact else []
     cells = [f"{n}" if learned else f"({n})" for n, learned in zip(reached, has_learned, strict=False)]
     return ", ".join(cells)
@@ -262,6 +263,19 @@ def reached(titles, *schemes):
             task, *behind = title.split("_")
             row[title.replace("_", " ")] = reach_cell(f"{task}/{scheme}", "_behind" if behind else "")
         yield row
+
+
+def growth(*names):
+    """By task and scheme: the reach of models trained on 10, 20 and 40 symbols, and how it grows with that number."""
+    for name in names:
+        reached = {}
+        cells = {}
+        for n in (10, 20, 40):
+            exact, _ = task_of(name, folder=f"reach/{n}")
+            reached[n] = reach(exact)
+            cells[f"trained on {n}"] = reach_cell(name, folder=f"reach/{n}")
+        slope, width = growth_of(reached)
+        yield {"": f"`{name}`"} | cells | {"slope": f"{slope:.2f} ±{width:.2f}"}
 
 
 def exact(name, where="", *symbols):

@@ -44,6 +44,13 @@ def test_reach_and_exact_answers_are_those_of_the_models_and_tell_who_learned_th
     assert list(exact) == [5, 10, 20, 25, 30, 40, 80]  # ascending, as a curve needs them
 
 
+def test_a_reach_of_twice_the_training_length_grows_in_proportion():
+    reached = {10: np.array([20, 20, 20]), 20: np.array([40] * 5), 40: np.array([80, 80, 80])}
+    assert results.growth_of(reached) == pytest.approx((1, 0), abs=1e-6)
+    reached[40] = np.array([80, 160, 0])  # below: as np.linalg.lstsq and a table of t have it
+    assert results.growth_of(reached) == pytest.approx((0.11301, 1.78631), abs=1e-5)
+
+
 def test_the_claims_with_which_few_files_agree_are_known():
     """Their means are clear by their ±, and their pages should say how many files agree."""
     known = {
