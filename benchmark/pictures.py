@@ -199,17 +199,17 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = (
         "examples alone in the window; three models unless a label says otherwise, without those that did not learn\n"
-        "rope_sampled-max_position512: also scored at sampled positions"
+        "_sampled, _half: trained at sampled positions in all or half of the steps; -max_position512: also scored there"
     )
     titles = {
         "copy": "RoPE at sampled positions copies 40 symbols and more",
         "reverse": "Two of three models of fox5 reverse 40 symbols",
-        "sort": "fox5, learnable and none sort more than 20 symbols",
+        "sort": "fox5, learnable, none and both _half sort 30 symbols",
     }
     figure, panels = stacked(notes, 3, 3.6)
     for axes, (task, title) in zip(panels, titles.items(), strict=True):
         curves = {}
-        for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512", "rope_half"):
+        for name in (*LEARNERS, "rope_sampled", "rope_sampled-max_position512", "rope_half", "alibi_half"):
             exact, has_learned = task_of(f"{task}/{name}")
             if has_learned.any():
                 curves[name] = {n: 100 * answers[has_learned].mean(axis=1) for n, answers in exact.items()}
