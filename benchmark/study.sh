@@ -87,7 +87,7 @@ for seed in "$@"; do
           size=config/task.py piece=tasks/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
     qknorm) for name in $normed; do run "$name" "$seed" --qk_norm; done ;;
     qknorm3400) for name in rope none; do run "$name" "$seed" --qk_norm --max_iters=3400; done ;;
-    sampled) for name in rope_half rope_sampled alibi_half alibi_sampled; do
+    sampled) for name in rope rope_half rope_sampled alibi alibi_half alibi_sampled; do
         piece=sampled/text run "$name" "$seed"
         for task in copy sort; do
           size=config/task.py piece=sampled/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
