@@ -92,7 +92,7 @@ for seed in "$@"; do
         for task in copy sort; do
           size=config/task.py piece=sampled/$task run "$name" "$seed" "--dataset=${task}_char"; done; done ;;
     clock) size="--dataset=packages --batch_size=2 --gradient_accumulation_steps=8 --max_iters=1860"  # card 15
-      size="$size --eval_interval=465 --dtype=bfloat16"  # keep the latest.pt of each evaluation of alibi
+      size="$size --eval_interval=465 --dtype=bfloat16 --compile"  # keep the latest.pt of each evaluation of alibi
       for name in alibi rope fox5 alibi_windows alibi_flat alibi_gentle; do run "$name" "$seed" --block_size=512; done
       run alibi_preceded "$seed" --block_size=1024 ;;
     clock_characters) for n in 128 256 512; do  # keep the latest.pt of each evaluation

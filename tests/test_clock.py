@@ -97,21 +97,27 @@ def test_the_page_has_the_numbers_of_the_kept_file():
         assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
 
 
+def losses_of_copies(name):
+    """Of a small model: the loss at 512, that of copies at 64, 512 and 2,048, and the rise, as the page has them."""
+    row = read_row(f"clock/small/{name}-window512")
+    copies = np.load(ROOT / "benchmark/clock/small/seen.npy") == CLASSES.index("seen only farther")
+    losses = [f"{row.arrays[f'{n}-tokens'][0][copies].mean(dtype=float):.2f}" for n in (64, 512, 2048)]
+    return f"{row.losses[512].mean():.3f}", ", ".join(losses), str(value_of(f"Δclock/small/{name}-window512@4"))
+
+
 def test_the_page_has_the_numbers_of_the_small_model():
     page = page_in_one_line()
-    copies = np.load(ROOT / "benchmark/clock/small/seen.npy") == CLASSES.index("seen only farther")
     for step in (465, 930, 1395, 1860):
         kept = np.load(ROOT / f"benchmark/clock/small-step{step}.npz")
-        name = f"clock/small/step{step}-window512"
-        row = read_row(name)
-        losses = [f"{row.arrays[f'{n}-tokens'][0][copies].mean(dtype=float):.2f}" for n in (64, 512, 2048)]
         numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][2, 2:, 2]]  # undone: at 512 tokens
-        cells = [f"{step:,}", f"{row.losses[512].mean():.3f}", ", ".join(losses), str(value_of(f"Δ{name}@4"))]
-        cells += [f"{lower:.2f}, {upper:.2f}" for lower, upper in numbers]
+        cells = [f"{step:,}", *losses_of_copies(f"step{step}"), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
-
-    assert f"rises by {value_of('Δclock/small/rope-window512@4')}." in page
+    for name, words in {"rope": "RoPE", "fox5": "FoX (`fox5`)", "alibi_gentle": "all slopes divided by 16"}.items():
+        assert f"| {words} | {' | '.join(losses_of_copies(name))} |" in page
+    gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle.npz")["undone"][:, 2:]
+    assert (-gentle[2].max()).round() == 1 and (-gentle[2].min()).round() == 32  # "1 to 32 times"
+    assert np.abs(gentle[-1, :, :3]).max() < 0.4
 
     # after the last step
     assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
