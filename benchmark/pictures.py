@@ -199,7 +199,7 @@ def draw_tasks():
     """How many answers stay exact when the examples are longer than those of training."""
     notes = (
         "examples alone in the window; three models unless a label says otherwise, without those that did not learn\n"
-        "_sampled, _half: trained at sampled positions in all or half of the steps; -max_position512: also scored there"
+        "_sampled, _half: trained at sampled positions in all or half of the steps; -max_position512: scored there"
     )
     titles = {
         "copy": "RoPE at sampled positions copies 40 symbols and more",

@@ -113,11 +113,25 @@ def test_the_page_has_the_numbers_of_the_small_model():
         cells = [f"{step:,}", *losses_of_copies(f"step{step}"), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
-    for name, words in {"rope": "RoPE", "fox5": "FoX (`fox5`)", "alibi_gentle": "all slopes divided by 16"}.items():
-        assert f"| {words} | {' | '.join(losses_of_copies(name))} |" in page
-    gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle.npz")["undone"][:, 2:]
-    assert (-gentle[2].max()).round() == 1 and (-gentle[2].min()).round() == 32
-    assert f"at most {-gentle[-1].min():.2f} after" in page
+    flat = np.load(ROOT / "benchmark/clock/small-alibi_flat.npz")
+    assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, 3]]
+    assert f"(R² {flat['place'].max():.2f} at most)" in page
+    words_of = {
+        "rope": "RoPE",
+        "fox5": "FoX (`fox5`)",
+        "alibi_flat": "no slope in heads 2 and 3",
+        "alibi_gentle": "slopes ÷ 16",
+    }
+    for name, words in words_of.items():
+        assert f"| {words}, 1,860 | {' | '.join(losses_of_copies(name))} |" in page
+    gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle.npz")
+    undone = gentle["undone"][:, 2:]
+    assert f"another {-undone[2].max():.0f} to {-undone[2].min():.0f} slopes" in page
+    assert f"after 2,048 at most {-undone[-1].min():.2f}" in page
+    assert gentle["copying"].max() < 0.05  # "no head copies"
+    short, long = moved(gentle)
+    rises = [signed(*interval([losses[None] - short[0]], gentle["documents"])) for losses in long[:2]]
+    assert " becomes ".join(rises) in page
 
     # after the last step
     assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
