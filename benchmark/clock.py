@@ -50,7 +50,7 @@ def read(model, split):
 
 def undone(model, states):
     """The share of each head's slope that the content of the scores undoes for the last queries of a window, over many
-    texts: (layers, heads). If it is 1, a key's distance costs nothing."""
+    texts: (layers, heads), infinite without a slope. If it is 1, a key's distance costs nothing."""
     slopes = np.ravel(model.pos.slopes)  # times sqrt(D), as the scores below
     shares = []
     for layer, block in enumerate(model.transformer.h):

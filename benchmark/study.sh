@@ -17,7 +17,6 @@ newer="kerple scale_invariant fox5 ssmax fox pope fire cope path dape"
 options() {  # what distinguishes a line from the baseline
   case $1 in
     rope_128) echo "config/rope.py" ;;
-    alibi_[0-9]*) echo "config/alibi.py" ;;
     rope_window64) echo "config/rope.py --window=64" ;;
     rope_base500k) echo "config/rope.py --rope_theta=500000" ;;
     rope_base*) echo "config/rope.py --rope_theta=${1#rope_base}" ;;
@@ -96,7 +95,8 @@ for seed in "$@"; do
       for name in alibi rope fox5 alibi_windows alibi_flat alibi_gentle; do run "$name" "$seed" --block_size=512; done
       run alibi_preceded "$seed" --block_size=1024 ;;
     clock_characters) for n in 128 256 512; do  # keep the latest.pt of each evaluation
-        run "alibi_$n" "$seed" --block_size=$n --batch_size=$((32 * 128 / n)) --max_iters=6900 --eval_interval=850; done ;;
+        piece="clock_characters/$n" run alibi "$seed" --block_size=$n --batch_size=$((32 * 128 / n)) \
+          --max_iters=6900 --eval_interval=850; done ;;
     rounded) for name in alibi alibi_rounded; do
         run "$name" "$seed" --block_size=512 --batch_size=8; done | sed 's/train.py/-m benchmark.rounded train/' ;;
     # card 18, on texts that  python -m data.prepare copy --longest=10 --name=copy10_char  and so on makes; scored with

@@ -70,12 +70,15 @@ def shares(name):
     return f"{found.mean():.0%}, {found.min():.0%} to {found.max():.0%} ({len(found)} of {n_models})"
 
 
-def reach_cell(name, where="", folder="tasks"):
-    """The reach of each model of a row of tasks, in brackets if the model has not learned the task."""
-    exact, has_learned = task_of(name, where, folder)
-    reached = reach(exact) if exact else []
-    cells = [f"{n}" if learned else f"({n})" for n, learned in zip(reached, has_learned, strict=False)]
-    return ", ".join(cells)
+def bracketed(reached, has_learned):
+    """The reach of each model, in brackets if the model has not learned the task."""
+    return ", ".join(f"{n}" if learned else f"({n})" for n, learned in zip(reached, has_learned, strict=True))
+
+
+def reach_cell(name, where=""):
+    """The reach of each model of a row of tasks/. Nothing if a scheme is defined at no such length."""
+    exact, has_learned = task_of(name, where)
+    return bracketed(reach(exact), has_learned) if exact else ""
 
 
 def counts(name, folders):
@@ -271,9 +274,9 @@ def growth(*names):
         reached = {}
         cells = {}
         for n in (10, 20, 40):
-            exact, _ = task_of(name, folder=f"reach/{n}")
+            exact, has_learned = task_of(name, folder=f"reach/{n}")
             reached[n] = reach(exact)
-            cells[f"trained on {n}"] = reach_cell(name, folder=f"reach/{n}")
+            cells[f"trained on {n}"] = bracketed(reached[n], has_learned)
         slope, width = growth_of(reached)
         yield {"": f"`{name}`"} | cells | {"slope": f"{slope:.2f} ±{width:.2f}"}
 
