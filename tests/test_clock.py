@@ -113,17 +113,30 @@ def test_the_page_has_the_numbers_of_the_small_model():
         cells = [f"{step:,}", *losses_of_copies(f"step{step}"), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
-    flat = np.load(ROOT / "benchmark/clock/small-alibi_flat.npz")
-    assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, 3]]
-    assert f"(R² {flat['place'].max():.2f} at most)" in page
+
+    # after the last step
+    assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
+    short, long = moved(kept)
+    for losses in (*long, *short[1:]):
+        assert signed(*interval([losses[None] - short[0]], kept["documents"])) in page
+
+
+def test_the_page_has_the_numbers_of_the_controls_and_cures():
+    page = page_in_one_line()
     words_of = {
         "rope": "RoPE",
         "fox5": "FoX (`fox5`)",
         "alibi_flat": "no slope in heads 2 and 3",
+        "alibi_windows": "windows of 64 in layers 0 and 1",
         "alibi_gentle": "slopes ÷ 16",
     }
     for name, words in words_of.items():
         assert f"| {words}, 1,860 | {' | '.join(losses_of_copies(name))} |" in page
+
+    flat = np.load(ROOT / "benchmark/clock/small-alibi_flat.npz")
+    assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, 3]]
+    assert f"(R² {flat['place'].max():.2f} at most)" in page
+
     gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle.npz")
     undone = gentle["undone"][:, 2:]
     assert f"another {-undone[2].max():.0f} to {-undone[2].min():.0f} slopes" in page
@@ -132,9 +145,3 @@ def test_the_page_has_the_numbers_of_the_small_model():
     short, long = moved(gentle)
     rises = [signed(*interval([losses[None] - short[0]], gentle["documents"])) for losses in long[:2]]
     assert " becomes ".join(rises) in page
-
-    # after the last step
-    assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
-    short, long = moved(kept)
-    for losses in (*long, *short[1:]):
-        assert signed(*interval([losses[None] - short[0]], kept["documents"])) in page
