@@ -48,6 +48,7 @@ def read(model, split):
     return tokens, short, long, documents
 
 
+@np.errstate(divide="ignore")
 def undone(model, states):
     """The share of each head's slope that the content of the scores undoes for the last queries of a window, over many
     texts: (layers, heads), infinite without a slope. If it is 1, a key's distance costs nothing."""
