@@ -97,28 +97,37 @@ def test_the_page_has_the_numbers_of_the_kept_file():
         assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
 
 
-def losses_of_copies(name):
-    """Of a small model: the loss at 512, that of copies at 64, 512 and 2,048, and the rise, as the page has them."""
+def losses_of_copies(name, model=0):
+    """Of a model of a small row, or of all: the loss at 512, that of copies at 64, 512 and 2,048, and the rise, as the
+    page has them."""
     row = read_row(f"clock/small/{name}-window512")
+    chosen = slice(None) if model is None else [model]
     copies = np.load(ROOT / "benchmark/clock/small/seen.npy") == CLASSES.index("seen only farther")
-    losses = [f"{row.arrays[f'{n}-tokens'][0][copies].mean(dtype=float):.2f}" for n in (64, 512, 2048)]
-    return f"{row.losses[512].mean():.3f}", ", ".join(losses), str(value_of(f"Δclock/small/{name}-window512@4"))
+    losses = [row.arrays[f"{n}-tokens"][chosen][:, copies].mean(dtype=float) for n in (64, 512, 2048)]
+    short, long = row.losses[512][chosen], row.losses[2048][chosen]
+    rise = signed(*interval([long - short], row.documents))
+    return f"{short.mean():.3f}", ", ".join(f"{loss:.2f}" for loss in losses), rise
 
 
-def test_the_page_has_the_numbers_of_the_small_model():
+def test_the_page_has_the_numbers_of_the_small_models():
     page = page_in_one_line()
-    for step in (465, 930, 1395, 1860):
-        kept = np.load(ROOT / f"benchmark/clock/small-step{step}.npz")
+    rows = [(f"{step:,}", f"step{step}", f"step{step}", 0) for step in (465, 930, 1395)]
+    rows += [("1,860", "alibi", "alibi-1337", 0), ("1,860, seed 1", "alibi", "alibi-1", 1)]
+    for words, name, file, model in rows:
+        kept = np.load(ROOT / f"benchmark/clock/small-{file}.npz")
         numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][2, 2:, 2]]  # undone: at 512 tokens
-        cells = [f"{step:,}", *losses_of_copies(f"step{step}"), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
+        cells = [words, *losses_of_copies(name, model), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
 
-    # after the last step
-    assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[2, 2], [3, 2]]
-    short, long = moved(kept)
-    for losses in (*long, *short[1:]):
-        assert signed(*interval([losses[None] - short[0]], kept["documents"])) in page
+    for seed, heads in (1337, [[2, 2], [3, 2]]), (1, [[3, 2]]):
+        kept = np.load(ROOT / f"benchmark/clock/small-alibi-{seed}.npz")
+        assert np.argwhere(kept["copying"] >= 0.05).tolist() == heads
+        short, long = moved(kept)
+        for losses in (*long, *short[1:]):
+            assert signed(*interval([losses[None] - short[0]], kept["documents"])) in page
+    for step in (465, 930):  # of seed 1
+        assert losses_of_copies(f"step{step}", 1)[-1] in page
 
 
 def test_the_page_has_the_numbers_of_the_controls_and_cures():
@@ -130,18 +139,18 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         "alibi_windows": "windows of 64 in layers 0 and 1",
         "alibi_gentle": "slopes ÷ 16",
     }
+    counts = {1: "", 2: ", two models", 3: ", three models"}
     for name, words in words_of.items():
-        assert f"| {words}, 1,860 | {' | '.join(losses_of_copies(name))} |" in page
+        n_models = len(read_row(f"clock/small/{name}-window512").seeds)
+        cells = [f"{words}{counts[n_models]}", *losses_of_copies(name, None)]
+        assert f"| {' | '.join(cells)} |" in page
 
-    flat = np.load(ROOT / "benchmark/clock/small-alibi_flat.npz")
-    assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, 3]]
-    assert f"(R² {flat['place'].max():.2f} at most)" in page
+    place = []
+    for seed, head in (1337, 3), (1, 2):
+        flat = np.load(ROOT / f"benchmark/clock/small-alibi_flat-{seed}.npz")
+        assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, head]]  # a head without a slope
+        place.append(flat["place"].max())
+    assert f"(R² {max(place):.2f} at most)" in page
 
-    gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle.npz")
-    undone = gentle["undone"][:, 2:]
-    assert f"another {-undone[2].max():.0f} to {-undone[2].min():.0f} slopes" in page
-    assert f"after 2,048 at most {-undone[-1].min():.2f}" in page
+    gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle-1337.npz")
     assert gentle["copying"].max() < 0.05  # "no head copies"
-    short, long = moved(gentle)
-    rises = [signed(*interval([losses[None] - short[0]], gentle["documents"])) for losses in long[:2]]
-    assert " becomes ".join(rises) in page
