@@ -146,7 +146,7 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         assert f"| {' | '.join(cells)} |" in page
 
     place = []
-    for seed, head in (1337, 3), (1, 2):
+    for seed, head in (1337, 3), (1, 2), (2, 2):
         flat = np.load(ROOT / f"benchmark/clock/small-alibi_flat-{seed}.npz")
         assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, head]]  # a head without a slope
         place.append(flat["place"].max())
