@@ -150,7 +150,10 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         flat = np.load(ROOT / f"benchmark/clock/small-alibi_flat-{seed}.npz")
         assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, head]]  # a head without a slope
         place.append(flat["place"].max())
-    assert f"(R² {max(place):.2f} at most)" in page
+    assert f"(an R² of {max(place):.2f} remains)" in page
 
     gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle-1337.npz")
-    assert gentle["copying"].max() < 0.05  # "no head copies"
+    assert gentle["copying"].max() < 0.05 and "no head gives sources 0.05 of its weight" in page
+    short, long = moved(gentle)
+    rises = [signed(*interval([losses[None] - short[0]], gentle["documents"])) for losses in long[:2]]
+    assert " becomes ".join(rises) in page
