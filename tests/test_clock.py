@@ -11,7 +11,7 @@ from conftest import ROOT
 
 import benchmark.rounded  # noqa: F401 (it registers alibi_rounded)
 from benchmark import clock
-from benchmark.results import read_row, value_of
+from benchmark.results import read_row
 from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.statistics import interval
@@ -76,6 +76,11 @@ def moved(kept):
     return [(x[0], x[1], x[2:].mean(0)) for x in (kept["short"].mean(-1), kept["long"].mean(-1))]
 
 
+def minus_short(losses, kept):
+    """The mean of losses (texts,) minus that of the short texts, with its ±, as the page has it."""
+    return signed(*interval([losses[None] - kept["short"][0].mean(-1)], kept["documents"]))
+
+
 def test_the_page_has_the_numbers_of_the_kept_file():
     page = page_in_one_line()
     kept = np.load(ROOT / "benchmark/clock/alibi-17M.npz")
@@ -93,8 +98,7 @@ def test_the_page_has_the_numbers_of_the_kept_file():
     assert f"its loss is {row.losses[512].mean():.3f}" in page
     short, long = moved(kept)
     for losses in (*long, *short[1:], row.losses[2048][0]):
-        mean, width = interval([losses[None] - short[0]], kept["documents"])
-        assert f"| {losses.mean():.3f} | {mean:+.3f} ±{width:.3f} |" in page
+        assert f"| {losses.mean():.3f} | {minus_short(losses, kept)} |" in page
 
 
 def losses_of_copies(name, model=0):
@@ -125,7 +129,7 @@ def test_the_page_has_the_numbers_of_the_small_models():
         assert np.argwhere(kept["copying"] >= 0.05).tolist() == heads
         short, long = moved(kept)
         for losses in (*long, *short[1:]):
-            assert signed(*interval([losses[None] - short[0]], kept["documents"])) in page
+            assert minus_short(losses, kept) in page
     for step in (465, 930):  # of seed 1
         assert losses_of_copies(f"step{step}", 1)[-1] in page
 
@@ -154,6 +158,5 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
 
     gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle-1337.npz")
     assert gentle["copying"].max() < 0.05 and "no head gives sources 0.05 of its weight" in page
-    short, long = moved(gentle)
-    rises = [signed(*interval([losses[None] - short[0]], gentle["documents"])) for losses in long[:2]]
-    assert " becomes ".join(rises) in page
+    _, (long, moved_back, _) = moved(gentle)
+    assert f"{minus_short(long, gentle)} becomes {minus_short(moved_back, gentle)}" in page
