@@ -61,7 +61,7 @@ further() {  # further NAME SEED FLAGS...: 200 more steps of the baseline's RoPE
 
 for seed in "$@"; do
   case $piece in
-    baseline) for name in $classics $newer rope_window64; do run "$name" "$seed"; done ;;
+    baseline) for name in $classics $newer rope_window64 alibi_flat; do run "$name" "$seed"; done ;;
     rates) for name in $classics $newer; do for factor in 0.5 2; do rate "$name" "$seed" "$factor"; done; done ;;
     sizes) for size in learnable:pos_init=:0.005:0.08 transformer_xl:pos_init=:0.005:0.08 t5:pos_options=size=:16:256 \
         sinusoidal:sinusoidal_size=:0.05:0.2 scale_invariant:pos_options=tau=:5:20 fox5:pos_options=b=:2:10 \

@@ -113,25 +113,53 @@ def losses_of_copies(name, model=0):
     return f"{short.mean():.3f}", ", ".join(f"{loss:.2f}" for loss in losses), rise
 
 
+def moved_back(kept):
+    """The rise of the kept texts, and what is left of it where they are moved, as the page has them."""
+    _, (long, back, _) = moved(kept)
+    rise, _ = minus_short(long, kept).split(" ")
+    return f"{rise} to {minus_short(back, kept)}"
+
+
 def test_the_page_has_the_numbers_of_the_small_models():
     page = page_in_one_line()
     rows = [(f"{step:,}", f"step{step}", f"step{step}", 0) for step in (465, 930, 1395)]
-    rows += [("1,860", "alibi", "alibi-1337", 0), ("1,860, seed 1", "alibi", "alibi-1", 1)]
+    rows += [("1,860", "alibi", "alibi-1337", 0)]
+    rows += [(f"1,860, seed {seed}", "alibi", f"alibi-{seed}", seed) for seed in (1, 2)]
     for words, name, file, model in rows:
         kept = np.load(ROOT / f"benchmark/clock/small-{file}.npz")
         numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][2, 2:, 2]]  # undone: at 512 tokens
         cells = [words, *losses_of_copies(name, model), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
+        if name == "alibi":
+            cells.append(moved_back(kept))
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
 
-    for seed, heads in (1337, [[2, 2], [3, 2]]), (1, [[3, 2]]):
+    taken = []
+    others = []  # what the page says in ranges: rises moved randomly, short texts moved, randomly, and a head's slope
+    for seed, heads in (1337, [[2, 2], [3, 2]]), (1, [[3, 2]]), (2, [[3, 2]]):
         kept = np.load(ROOT / f"benchmark/clock/small-alibi-{seed}.npz")
         assert np.argwhere(kept["copying"] >= 0.05).tolist() == heads
-        short, long = moved(kept)
-        for losses in (*long, *short[1:]):
-            assert minus_short(losses, kept) in page
-    for step in (465, 930):  # of seed 1
-        assert losses_of_copies(f"step{step}", 1)[-1] in page
+        (short, short_moved, short_random), (long, back, random) = moved(kept)
+        rise = (long - short).mean()
+        taken.append(f"{1 - (back - short).mean() / rise:.0%}")
+        moves = [(losses - short).mean() for losses in (random, short_moved, short_random)]
+        others.append([*moves, kept["undone"][2, 2, 3]])
+    assert f"takes {taken[0]}, {taken[1]} and {taken[2]} of the rise" in page
+    ranges = [
+        f"{low:.2f} to {high:.2f}" for low, high in zip(np.min(others, axis=0), np.max(others, axis=0), strict=True)
+    ]
+    assert "the rise becomes {}. Short texts get worse by {}, randomly by {}.)".format(*ranges) in page
+    assert f"does not copy, but undoes {ranges[3]}" in page
+
+    row = read_row("clock/small/alibi-window512")
+    copies = np.load(ROOT / "benchmark/clock/small/seen.npy") == CLASSES.index("seen only farther")
+    rises = row.arrays["2048-tokens"] - row.arrays["512-tokens"]
+    shares = (rises * copies).sum((1, 2)) / rises.sum((1, 2))
+    assert f"{copies.mean():.0%} of the tokens, and {shares.min() * 100:.0f} to {shares.max():.0%} of the rise" in page
+    for model in range(3):
+        *_, early = losses_of_copies("step465", model)
+        *_, later = losses_of_copies("step930", model)
+        assert early in ("-0.000 ±0.000", "-0.001 ±0.001") and later.startswith(("+0.03", "+0.05", "+0.06"))
 
 
 def test_the_page_has_the_numbers_of_the_controls_and_cures():
@@ -158,5 +186,4 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
 
     gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle-1337.npz")
     assert gentle["copying"].max() < 0.05 and "no head gives sources 0.05 of its weight" in page
-    _, (long, moved_back, _) = moved(gentle)
-    assert f"{minus_short(long, gentle)} becomes {minus_short(moved_back, gentle)}" in page
+    assert f"| {moved_back(gentle)} |" in page

@@ -17,6 +17,7 @@ from conftest import ROOT
 from benchmark.tables import deltas
 from eval_length import score
 from model import GPT, GPTConfig
+from tools.page import results
 
 PAGE = ROOT / "docs/page"
 MODELS = ("rope", "alibi", "fox5", "learnable", "none", "rope_nope")
@@ -172,6 +173,10 @@ def test_what_alibi_adds_to_the_scores_and_where_a_head_attends(page):
     assert np.abs(alibi + distance / 16).max() < 1e-4
     attention = page.js("Array.from(matrixOf(panels[1].seen.attention, 1).slice(-256))")
     assert sum(attention) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_page_has_all_kept_results():
+    assert content("results") == json.loads(json.dumps(results(), default=str))
 
 
 def test_results_are_those_of_the_tables_and_rows_can_be_chosen(page):
