@@ -1,7 +1,8 @@
 """How a model undoes ALiBi:  python -m benchmark.clock RUN FILE.npz
 
-docs/alibi.md says what the arrays of FILE mean. All layers have a window of T, the training length, so that two
-contexts differ only in where they start: a *short* one has T tokens, a *long* one 4T.
+docs/alibi.md says what the arrays of FILE mean. All layers have a window of T, the training length, or the one that the
+model was trained with, so that two contexts differ only in where they start: a *short* one has T tokens, a *long* one
+4T.
 """
 
 from dataclasses import replace
@@ -94,14 +95,15 @@ def main(argv):
     path, file = argv
     checkpoint = load_checkpoint(path)
     T = checkpoint.config.block_size
-    model = checkpoint.model("cpu").override(replace(checkpoint.config, window=T))
+    window = checkpoint.config.window or T
+    model = checkpoint.model("cpu").override(replace(checkpoint.config, window=window))
     text = data.load(checkpoint.dataset_name())
 
     # of texts for training: the heads that copy, the slopes undone, the place read, and how far the mean state goes
     # within a window
     tokens, short, long, _ = read(model, text.train)
-    weights = copying(model, tokens[:, -T - 1 :])
-    shares = [undone(model, long[:, :, max(0, end - T) : end]) for end in range(T // 2, 4 * T + 1, T // 4)]
+    weights = copying(model, tokens[:, -window - 1 :])
+    shares = [undone(model, long[:, :, max(0, end - window) : end]) for end in range(T // 2, 4 * T + 1, T // 4)]
     place = torch.stack([readable(states) for states in short])
     way = short.mean(1) - long[:, :, 2 * T :].mean((1, 2))[:, None]  # (layers + 1, T, C)
     way[:, :START] = 0
