@@ -69,10 +69,9 @@ def copying(model, tokens):
     if they have one: the same token, FAR back, after the same two."""
     T = tokens.size(1) - 1
     back = torch.arange(T - SCORED, T)[:, None] - torch.arange(T)
-    source = (back >= FAR[0] * T) & (back <= FAR[1] * T)
-    for n in range(3):  # the token itself, and the two before
-        copies = tokens[:, T + 1 - SCORED - n : T + 1 - n]
-        source = source & (copies[:, :, None] == tokens[:, None, :-1].roll(n, 2))
+    spans = tokens.unfold(1, 3, 1)  # (B, T − 1, 3): each token from the third on, behind the two before it
+    is_copied = (spans[:, -SCORED:, None] == spans[:, None, :-1]).all(-1)  # (B, SCORED, T − 2)
+    source = F.pad(is_copied, (2, 0)) & (back >= FAR[0] * T) & (back <= FAR[1] * T)
     n_copied = source.any(2).sum()
     weights = []
     for scores in attention_scores(model, tokens[:, :-1]):
