@@ -133,7 +133,7 @@ def draw_alibi():
     """How much of their slopes two heads undo, and the loss, by the context (benchmark.clock)."""
     notes = "one ALiBi model of 17M parameters; above: under a window of 512 tokens"
     figure, (upper, lower) = stacked(notes)
-    with np.load(ROOT / "benchmark/clock/alibi-17M.npz") as arrays:
+    with np.load(ROOT / "benchmark/clock/arrays/alibi-17M.npz") as arrays:
         shares = arrays["undone"]
     curves = {}
     for head in (4, 5):

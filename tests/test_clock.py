@@ -83,7 +83,7 @@ def minus_short(losses, kept):
 
 def test_the_page_has_the_numbers_of_the_kept_file():
     page = page_in_one_line()
-    kept = np.load(ROOT / "benchmark/clock/alibi-17M.npz")
+    kept = np.load(ROOT / "benchmark/clock/arrays/alibi-17M.npz")
     for context in (512, 768, 1024, 2048):
         shares = kept["undone"][context // 128 - 2, 4:, 4:6]
         assert f"{shares.min():.2f} to {shares.max():.2f}" in page
@@ -140,7 +140,7 @@ def test_the_page_has_the_numbers_of_the_small_models():
     rows += [(f"ALiBi, seed {seed}", "alibi", f"alibi-{seed}", seed) for seed in (1, 2)]
     rows += [("windows of 1,024, the first half not scored", "alibi_preceded", "alibi_preceded-1337", 0)]
     for words, name, file, model in rows:
-        kept = np.load(ROOT / f"benchmark/clock/small-{file}.npz")
+        kept = np.load(ROOT / f"benchmark/clock/arrays/{file}.npz")
         at_512 = 0 if name == "alibi_preceded" else 2  # contexts start at half of the training length
         numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][at_512, 2:, 2]]
         cells = [words, *losses_of_copies(name, model), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
@@ -155,7 +155,7 @@ def test_the_page_has_the_numbers_of_the_small_models():
     taken = []
     others = []  # what the page says in ranges: rises moved randomly, short texts moved, and randomly
     for seed, heads in (1337, [[2, 2], [3, 2]]), (1, [[3, 2]]), (2, [[3, 2]]):
-        kept = np.load(ROOT / f"benchmark/clock/small-alibi-{seed}.npz")
+        kept = np.load(ROOT / f"benchmark/clock/arrays/alibi-{seed}.npz")
         assert np.argwhere(kept["copying"] >= 0.05).tolist() == heads
         (short, short_moved, short_random), (long, back, random) = moved(kept)
         rise = (long - short).mean()
@@ -195,12 +195,12 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
 
     place = []
     for seed, head in (1337, 3), (1, 2), (2, 2):
-        flat = np.load(ROOT / f"benchmark/clock/small-alibi_flat-{seed}.npz")
+        flat = np.load(ROOT / f"benchmark/clock/arrays/alibi_flat-{seed}.npz")
         assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, head]]  # a head without a slope
         place.append(flat["place"].max())
     assert f"(R² up to {max(place):.2f})" in page
 
-    gentle = np.load(ROOT / "benchmark/clock/small-alibi_gentle-1337.npz")
+    gentle = np.load(ROOT / "benchmark/clock/arrays/alibi_gentle-1337.npz")
     assert gentle["copying"].max() < 0.05  # no head copies
     shares = share_of_copies("alibi_gentle")
     assert f"not by copies ({shares.mean():.0%})" in page
