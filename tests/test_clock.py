@@ -205,3 +205,17 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
     shares = share_of_copies("alibi_gentle")
     assert f"not by copies ({shares.mean():.0%})" in page
     assert f"| {moved_back(gentle)} |" in page
+
+
+def test_the_card_has_the_numbers_of_alibi_by_length():
+    card = " ".join((ROOT / "benchmark/replications.md").read_text().split())
+    read = []
+    undone = []
+    for file in (ROOT / "benchmark/clock/arrays").glob("[0-9]*-step*.npz"):
+        kept = np.load(file)
+        read.append(kept["place"].max())
+        assert kept["copying"][3, 3] >= 0.05
+        undone.append(kept["undone"][2, 3, 3])
+        assert kept["undone"][-1, 3, 3] < 0
+    assert f"R² is {max(read):.2f} at most" in card
+    assert f"layer 3 undoes {min(undone):.2f} to {max(undone):.2f} of its slope at 1×, and nothing at 4×" in card
