@@ -11,7 +11,7 @@ from conftest import ROOT
 
 import benchmark.rounded  # noqa: F401 (it registers alibi_rounded)
 from benchmark import clock
-from benchmark.results import read_row
+from benchmark.results import read_row, read_rows, rise_of
 from benchmark.tokens import CLASSES
 from eval_length import signed
 from evaluation.statistics import interval
@@ -71,6 +71,11 @@ def page_in_one_line():
     return " ".join((ROOT / "docs/alibi.md").read_text().split())
 
 
+def arrays_of(name):
+    """What benchmark.clock kept of a model."""
+    return np.load(ROOT / f"benchmark/clock/arrays/{name}.npz")
+
+
 def moved(kept):
     """The losses of the kept texts, (texts,): short and long as they are, moved, and moved in random directions."""
     return [(x[0], x[1], x[2:].mean(0)) for x in (kept["short"].mean(-1), kept["long"].mean(-1))]
@@ -83,7 +88,7 @@ def minus_short(losses, kept):
 
 def test_the_page_has_the_numbers_of_the_kept_file():
     page = page_in_one_line()
-    kept = np.load(ROOT / "benchmark/clock/arrays/alibi-17M.npz")
+    kept = arrays_of("alibi-17M")
     for context in (512, 768, 1024, 2048):
         shares = kept["undone"][context // 128 - 2, 4:, 4:6]
         assert f"{shares.min():.2f} to {shares.max():.2f}" in page
@@ -140,7 +145,7 @@ def test_the_page_has_the_numbers_of_the_small_models():
     rows += [(f"ALiBi, seed {seed}", "alibi", f"alibi-{seed}", seed) for seed in (1, 2)]
     rows += [("windows of 1,024, the first half not scored", "alibi_preceded", "alibi_preceded-1337", 0)]
     for words, name, file, model in rows:
-        kept = np.load(ROOT / f"benchmark/clock/arrays/{file}.npz")
+        kept = arrays_of(file)
         at_512 = 0 if name == "alibi_preceded" else 2  # contexts start at half of the training length
         numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][at_512, 2:, 2]]
         cells = [words, *losses_of_copies(name, model), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
@@ -148,14 +153,15 @@ def test_the_page_has_the_numbers_of_the_small_models():
             cells.append(moved_back(kept) + " (at 4,096)" * (name == "alibi_preceded"))
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
-    assert f"its head still undoes {kept['undone'][2, 3, 2]:.2f}" in page
+    preceded = arrays_of("alibi_preceded-1337")
+    assert f"its head still undoes {preceded['undone'][2, 3, 2]:.2f}" in page
     losses = read_row("clock/small/alibi_preceded-window512").losses
     assert losses[1024].mean() < losses[512].mean()
 
     taken = []
     others = []  # what the page says in ranges: rises moved randomly, short texts moved, and randomly
     for seed, heads in (1337, [[2, 2], [3, 2]]), (1, [[3, 2]]), (2, [[3, 2]]):
-        kept = np.load(ROOT / f"benchmark/clock/arrays/alibi-{seed}.npz")
+        kept = arrays_of(f"alibi-{seed}")
         assert np.argwhere(kept["copying"] >= 0.05).tolist() == heads
         (short, short_moved, short_random), (long, back, random) = moved(kept)
         rise = (long - short).mean()
@@ -195,12 +201,12 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
 
     place = []
     for seed, head in (1337, 3), (1, 2), (2, 2):
-        flat = np.load(ROOT / f"benchmark/clock/arrays/alibi_flat-{seed}.npz")
+        flat = arrays_of(f"alibi_flat-{seed}")
         assert np.argwhere(flat["copying"] >= 0.05).tolist() == [[3, head]]  # a head without a slope
         place.append(flat["place"].max())
     assert f"(R² up to {max(place):.2f})" in page
 
-    gentle = np.load(ROOT / "benchmark/clock/arrays/alibi_gentle-1337.npz")
+    gentle = arrays_of("alibi_gentle-1337")
     assert gentle["copying"].max() < 0.05  # no head copies
     shares = share_of_copies("alibi_gentle")
     assert f"not by copies ({shares.mean():.0%})" in page
@@ -211,11 +217,12 @@ def test_the_card_has_the_numbers_of_alibi_by_length():
     card = " ".join((ROOT / "benchmark/replications.md").read_text().split())
     read = []
     undone = []
-    for file in (ROOT / "benchmark/clock/arrays").glob("[0-9]*-step*.npz"):
-        kept = np.load(file)
+    for name, row in read_rows("clock/characters").items():
+        assert rise_of(row)["verdict"] == "flat"
+        kept = arrays_of(name.split("-window")[0])
         read.append(kept["place"].max())
-        assert kept["copying"][3, 3] >= 0.05
+        assert kept["copying"][3, 3] == kept["copying"].max() >= 0.05
         undone.append(kept["undone"][2, 3, 3])
         assert kept["undone"][-1, 3, 3] < 0
     assert f"R² is {max(read):.2f} at most" in card
-    assert f"layer 3 undoes {min(undone):.2f} to {max(undone):.2f} of its slope at 1×, and nothing at 4×" in card
+    assert f"Of its slope it undoes {min(undone):.2f} to {max(undone):.2f} at 1×, and nothing at 4×" in card
