@@ -70,7 +70,7 @@ def results():
     """{folder: rows}: those of README's table, each with its verdict and, for each length, the loss of each seed."""
     tables = {}
     for name in sorted({str(path.parent.relative_to(BENCHMARK)) for path in BENCHMARK.rglob("*.npz")}):
-        if re.search("arrays|context|recall|sliding|tasks", name):  # no losses by length
+        if re.search("arrays|context|reach|recall|sliding|tasks", name):  # no losses by length
             continue
         tables[name] = list(deltas(name))
         for row, line in zip(tables[name], read_rows(name).values(), strict=True):
