@@ -268,17 +268,23 @@ def reached(titles, *schemes):
         yield row
 
 
+def reaches_of(name):
+    """{training length: (the reach of each model, which have learned the task)} of a row of reach/."""
+    measured = {n: task_of(name, folder=f"reach/{n}") for n in (10, 20, 40)}
+    return {n: (reach(exact), has_learned) for n, (exact, has_learned) in measured.items()}
+
+
+def slope(name):
+    """How reach grows with the training length, for a sentence."""
+    mean, width = growth_of({n: reached for n, (reached, _) in reaches_of(name).items()})
+    return f"{mean:.2f} ±{width:.2f}"
+
+
 def growth(*names):
     """By task and scheme: the reach of models trained on 10, 20 and 40 symbols, and how it grows with that number."""
     for name in names:
-        reached = {}
-        cells = {}
-        for n in (10, 20, 40):
-            exact, has_learned = task_of(name, folder=f"reach/{n}")
-            reached[n] = reach(exact)
-            cells[f"trained on {n}"] = bracketed(reached[n], has_learned)
-        slope, width = growth_of(reached)
-        yield {"": f"`{name}`"} | cells | {"slope": f"{slope:.2f} ±{width:.2f}"}
+        cells = {f"trained on {n}": bracketed(*models) for n, models in reaches_of(name).items()}
+        yield {"": f"`{name}`"} | cells | {"slope": slope(name)}
 
 
 def exact(name, where="", *symbols):
