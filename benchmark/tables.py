@@ -269,8 +269,10 @@ def reached(titles, *schemes):
 
 
 def reaches_of(name):
-    """{training length: (the reach of each model, which have learned the task)} of a row of reach/."""
-    measured = {n: task_of(name, folder=f"reach/{n}") for n in (10, 20, 40)}
+    """{training length: (the reach of each model, which have learned the task)} of a row of reach/, such as sort/none
+    or, behind other examples, sort_behind/none."""
+    where = "_behind" if "_behind" in name else ""
+    measured = {n: task_of(name.replace("_behind", ""), where, f"reach/{n}") for n in (10, 20, 40)}
     return {n: (reach(exact), has_learned) for n, (exact, has_learned) in measured.items()}
 
 
@@ -281,7 +283,7 @@ def slope(name):
 
 
 def growth(*names):
-    """By task and scheme: the reach of models trained on 10, 20 and 40 symbols, and how it grows with that number."""
+    """By task and scheme: the reach of models trained on up to 10, 20 and 40 symbols, and how it grows with that number."""
     for name in names:
         cells = {f"trained on {n}": bracketed(*models) for n, models in reaches_of(name).items()}
         yield {"": f"`{name}`"} | cells | {"slope": slope(name)}
