@@ -283,7 +283,7 @@ def slope(name):
 
 
 def growth(*names):
-    """By task and scheme: the reach of models trained on up to 10, 20 and 40 symbols, and how it grows with that number."""
+    """By task and scheme: the reach of models trained on up to 10, 20 and 40 symbols, and how it grows."""
     for name in names:
         cells = {f"trained on {n}": bracketed(*models) for n, models in reaches_of(name).items()}
         yield {"": f"`{name}`"} | cells | {"slope": slope(name)}
