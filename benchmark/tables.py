@@ -258,21 +258,23 @@ def recall(folder="."):
         yield row
 
 
+def scored_at(name):
+    """A name such as copy_behind/none in two, as task_of takes it: copy/none, and "_behind" or nothing."""
+    return name.replace("_behind", ""), "_behind" if "_behind" in name else ""
+
+
 def reached(titles, *schemes):
     """By scheme and task: the reach of each model, alone or, for titles such as copy_behind, behind other examples."""
     for scheme in schemes:
         row = {"": f"`{scheme}`"}
         for title in titles.split(","):
-            task, *behind = title.split("_")
-            row[title.replace("_", " ")] = reach_cell(f"{task}/{scheme}", "_behind" if behind else "")
+            row[title.replace("_", " ")] = reach_cell(*scored_at(f"{title}/{scheme}"))
         yield row
 
 
 def reaches_of(name):
-    """{training length: (the reach of each model, which have learned the task)} of a row of reach/, such as sort/none
-    or, behind other examples, sort_behind/none."""
-    where = "_behind" if "_behind" in name else ""
-    measured = {n: task_of(name.replace("_behind", ""), where, f"reach/{n}") for n in (10, 20, 40)}
+    """{training length: (the reach of each model, which have learned the task)} of a row of reach/."""
+    measured = {n: task_of(*scored_at(name), f"reach/{n}") for n in (10, 20, 40)}
     return {n: (reach(exact), has_learned) for n, (exact, has_learned) in measured.items()}
 
 
