@@ -68,7 +68,7 @@ class Optimizer:
 
 class Muon(torch.optim.Muon):
     """torch's Muon with all matrices of a shape in one batch, because a GPU computes a few large products faster than
-    hundreds of small ones. On a CPU, the updates are the same, bit for bit."""
+    hundreds of small ones."""
 
     @torch.no_grad()
     def step(self):
@@ -91,13 +91,20 @@ def orthogonalise(X):
     """Muon's five Newton-Schulz steps on the matrices X (n, rows, columns), in bfloat16."""
     if X.size(1) > X.size(2):
         return orthogonalise(X.mT).mT
-    X = X.bfloat16()
-    X = X / X.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    X = rounded(X)
+    X = rounded(X / X.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7))
     for _ in range(5):
-        A = torch.bmm(X, X.mT)
-        A = torch.baddbmm(A, A, A, beta=-4.7750, alpha=2.0315)
-        X = torch.baddbmm(X, A, X, beta=3.4445)
+        A = rounded(torch.bmm(X, X.mT))
+        A = rounded(torch.baddbmm(A, A, A, beta=-4.7750, alpha=2.0315))
+        X = rounded(torch.baddbmm(X, A, X, beta=3.4445))
     return X
+
+
+def rounded(X):
+    """X in bfloat16, but as float32 on a CPU without AVX512, which multiplies bfloat16 slowly."""
+    X = X.bfloat16()
+    slow = X.is_cpu and "AVX512" not in torch.backends.cpu.get_cpu_capability()
+    return X.float() if slow else X
 
 
 def clip(model, limit):
