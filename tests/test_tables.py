@@ -51,6 +51,19 @@ def test_a_reach_of_twice_the_training_length_grows_in_proportion():
     assert results.growth_of(reached) == pytest.approx((0.11301, 1.78631), abs=1e-5)
 
 
+def test_card_18_has_each_mean_reach_as_a_multiple_of_the_training_length():
+    card = " ".join((ROOT / "benchmark/replications.md").read_text().split())
+    sentences = {
+        "sort/fox5": "`fox5` trained on up to 10, 20 and 40 symbols sorts {}, {} and {} times as many",
+        "sort/none": "and `none` {}, {} and {} (",
+        "copy/fox5": "on average, it copies {}, {} and {} times as many",
+    }
+    for name, sentence in sentences.items():
+        times = [f"{np.mean(reached) / n:.1f}" for n, (reached, _) in tables.reaches_of(name).items()]
+        assert sentence.format(*times) in card
+    assert "copies {}, {} and {} times as many ([card 18]".format(*times) in (ROOT / "docs/tasks.md").read_text()
+
+
 def test_the_claims_with_which_few_files_agree_are_known():
     """Their means are clear by their ±, and their pages should say how many files agree."""
     known = {
