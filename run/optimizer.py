@@ -68,7 +68,7 @@ class Optimizer:
 
 class Muon(torch.optim.Muon):
     """torch's Muon with all matrices of a shape in one batch, because a GPU computes a few large products faster than
-    hundreds of small ones."""
+    hundreds of small ones. On a CPU with AVX512, the updates are the same, bit for bit."""
 
     @torch.no_grad()
     def step(self):
@@ -92,7 +92,8 @@ def orthogonalise(X):
     if X.size(1) > X.size(2):
         return orthogonalise(X.mT).mT
     X = rounded(X)
-    X = rounded(X / X.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7))
+    norms = rounded(X.norm(dim=(1, 2), keepdim=True))
+    X = rounded(X / norms.clamp(min=1e-7))
     for _ in range(5):
         A = rounded(torch.bmm(X, X.mT))
         A = rounded(torch.baddbmm(A, A, A, beta=-4.7750, alpha=2.0315))

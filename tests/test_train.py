@@ -212,13 +212,13 @@ class Calls(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("size", [0, 1e-6, 1.0, 1e3])
-def test_muon_and_clipping_do_as_torchs_in_few_calls(size):
+def test_muon_and_clipping_give_torchs_bits_in_few_calls(size, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     cfg = TrainConfig(n_layer=12, n_head=2, n_embd=24)
     ours = GPT(cfg.model_config(32))
     theirs = GPT(cfg.model_config(32))
     optimizer = Optimizer(ours, cfg)
     matrices = {name: p for name, p in theirs.named_parameters() if ".h." in name and p.dim() == 2}
-    starts = {name: p.detach().clone() for name, p in matrices.items()}
     muon = torch.optim.Muon(matrices.values(), cfg.muon_lr, cfg.weight_decay)
     for _ in range(3):
         for p, copy in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -231,22 +231,23 @@ def test_muon_and_clipping_do_as_torchs_in_few_calls(size):
             optimizer.step()
         muon.step()
     assert clipping.count <= 10
-    assert stepping.count <= 280  # torch's take 1,400
-    for name, p in matrices.items():  # the order of sums differs, and with it the rounding
-        error = (ours.get_parameter(name) - p).norm()
-        assert error <= 0.03 * (p - starts[name]).norm()
+    assert stepping.count <= 150  # torch's take 1,400
+    for name, p in matrices.items():
+        assert torch.equal(ours.get_parameter(name), p)
 
 
-def test_muon_rounds_each_product_to_bfloat16():
-    X = torch.randn(2, 128, 48, dtype=torch.float64)
+def test_without_avx512_muon_rounds_where_bfloat16_would(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    X = torch.randn(16, 128, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = X.mT.bfloat16().double()
-    expected = (expected / expected.norm(dim=(1, 2), keepdim=True)).bfloat16().double()
+    norms = expected.norm(dim=(1, 2), keepdim=True).bfloat16().double()
+    expected = (expected / norms).bfloat16().double()
     for _ in range(5):
         A = (expected @ expected.mT).bfloat16().double()
         A = (2.0315 * A @ A - 4.7750 * A).bfloat16().double()
         expected = (3.4445 * expected + A @ expected).bfloat16().double()
     error = (orthogonalise(X.float()) - expected.mT).norm()
-    assert error <= 0.007 * expected.norm()  # unrounded: 0.013
+    assert error <= 0.007 * expected.norm()  # without rounding the norms, 0.015; all, 0.015
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to")
