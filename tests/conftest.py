@@ -22,6 +22,11 @@ hypothesis.settings.register_profile("suite", max_examples=15, deadline=None, de
 hypothesis.settings.load_profile("suite")
 
 
+def in_one_line(path):
+    """The text of a page, so that a sentence is found wherever its lines break."""
+    return " ".join((ROOT / path).read_text().split())
+
+
 def shared(name):
     """The path of a file beside the project. Skips the test if it is missing."""
     path = ROOT.parent / "shared" / "data" / name

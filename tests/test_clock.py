@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import ROOT, in_one_line
 
 import benchmark.rounded  # noqa: F401 (it registers alibi_rounded)
 from benchmark import clock
@@ -67,10 +67,6 @@ def test_rounding_changes_nothing_up_to_position_256():
     assert differences[257:].min() > 1e-3
 
 
-def page_in_one_line():
-    return " ".join((ROOT / "docs/alibi.md").read_text().split())
-
-
 def arrays_of(name):
     """What benchmark.clock kept of a model."""
     return np.load(ROOT / f"benchmark/clock/arrays/{name}.npz")
@@ -87,7 +83,7 @@ def minus_short(losses, kept):
 
 
 def test_the_page_has_the_numbers_of_the_kept_file():
-    page = page_in_one_line()
+    page = in_one_line("docs/alibi.md")
     kept = arrays_of("alibi-17M")
     for context in (512, 768, 1024, 2048):
         shares = kept["undone"][context // 128 - 2, 4:, 4:6]
@@ -139,7 +135,7 @@ def moved_back(kept):
 
 
 def test_the_page_has_the_numbers_of_the_small_models():
-    page = page_in_one_line()
+    page = in_one_line("docs/alibi.md")
     rows = [(f"ALiBi, {step:,} steps", f"step{step}", f"step{step}", 0) for step in (465, 930, 1395)]
     rows += [("ALiBi", "alibi", "alibi-1337", 0)]
     rows += [(f"ALiBi, seed {seed}", "alibi", f"alibi-{seed}", seed) for seed in (1, 2)]
@@ -185,7 +181,7 @@ def test_the_page_has_the_numbers_of_the_small_models():
 
 
 def test_the_page_has_the_numbers_of_the_controls_and_cures():
-    page = page_in_one_line()
+    page = in_one_line("docs/alibi.md")
     words_of = {
         "rope": "RoPE",
         "fox5": "FoX (`fox5`)",
@@ -214,37 +210,38 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
 
 
 def test_the_card_has_the_numbers_of_alibi_by_length():
-    card = " ".join((ROOT / "benchmark/replications.md").read_text().split())
+    card = in_one_line("benchmark/replications.md")
+    rows = read_rows("clock/characters")
+    for row in rows.values():
+        assert rise_of(row)["verdict"] == "flat"
+    steps = [850, 3400, 6900]
+
     read = []
     undone = []
-    for name, row in read_rows("clock/characters").items():
-        assert rise_of(row)["verdict"] == "flat"
-        if not name.startswith("512"):
-            kept = arrays_of(name.split("-window")[0])
-            read.append(kept["place"].max())
-            assert kept["copying"][3, 3] == kept["copying"].max() >= 0.05
-            undone.append(kept["undone"][2, 3, 3])
-            assert kept["undone"][-1, 3, 3] < 0
+    for kept in [arrays_of(f"{n}-step{step}") for n in (128, 256) for step in steps]:
+        read.append(kept["place"].max())
+        assert kept["copying"][3, 3] == kept["copying"].max() >= 0.05
+        undone.append(kept["undone"][2, 3, 3])
+        assert kept["undone"][-1, 3, 3] < 0
     assert f"R² is {max(read):.2f} at most" in card
     assert f"Of its slope it undoes {min(undone):.2f} to {max(undone):.2f} at 1×, and nothing at 4×" in card
 
-    steps = [arrays_of(f"512-step{step}") for step in (850, 3400, 6900)]
-    assert "R² is {:.2f}, {:.2f} and {:.2f}".format(*[max(0, kept["place"].max()) for kept in steps]) in card
+    first, second, last = [arrays_of(f"512-step{step}") for step in steps]
+    read_at_512 = [max(0, kept["place"].max()) for kept in (first, second, last)]
+    assert "R² is {:.2f}, {:.2f} and {:.2f}".format(*read_at_512) in card
+    shares = [kept["undone"][2, [2, 3], [3, 2]] for kept in (second, last)]
     words = "undo {:.2f} and {:.2f} of it after 3,400 steps and {:.2f} and {:.2f} after 6,900, at 1×"
-    assert (
-        words.format(*[kept["undone"][2, layer, head] for kept in steps[1:] for layer, head in ((2, 3), (3, 2))])
-        in card
-    )
-    kept = steps[-1]
-    assert np.argwhere(kept["copying"] > 0.1).tolist() == [[2, 3], [3, 2], [3, 3]]
-    assert kept["undone"][2, 3, 3] < 0
-    assert (kept["undone"][-1, 2:] < 0.005).all()
-    assert np.argwhere(kept["place"] > clock.CLEAR).tolist() == [[3]]
-    risen = rise_of(read_row("clock/characters/512-step6900-window512"))
-    words = f"with 512 (R² {kept['place'].max():.2f}, rise {risen['mean']:.3f} ±{risen['width']:.3f}, flat by our rule)"
-    assert f"{words}, not with 128 or 256 ({max(read):.2f})" in page_in_one_line()
-    (short, *_), (long, back, random) = moved(kept)
+    assert words.format(*np.ravel(shares)) in card
+    assert np.argwhere(last["copying"] > 0.1).tolist() == [[2, 3], [3, 2], [3, 3]]
+    assert last["undone"][2, 3, 3] < 0
+    assert (last["undone"][-1, 2:] < 0.005).all()
+    assert np.argwhere(last["place"] > clock.CLEAR).tolist() == [[3]]
+    (short, *_), (long, back, random) = moved(last)
     rise = (long - short).mean()
     taken = 1 - (back - short).mean() / rise
     added = (random - short).mean() / rise - 1
     assert f"takes away {taken:.0%} of the rise in 48 other texts; random directions add {added:.0%}" in card
+
+    risen = rise_of(rows["512-step6900-window512"])
+    words = f"with 512 (R² {read_at_512[-1]:.2f}, rise {risen['mean']:.3f} ±{risen['width']:.3f}, flat by our rule)"
+    assert f"{words}, not with 128 or 256 ({max(read):.2f})" in in_one_line("docs/alibi.md")

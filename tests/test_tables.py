@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, in_one_line
 
 from benchmark import results, tables, tokens
 
@@ -52,7 +52,7 @@ def test_a_reach_of_twice_the_training_length_grows_in_proportion():
 
 
 def test_card_18_has_each_mean_reach_as_a_multiple_of_the_training_length():
-    card = " ".join((ROOT / "benchmark/replications.md").read_text().split())
+    card = in_one_line("benchmark/replications.md")
     sentences = {
         "sort/fox5": "`fox5` trained on up to 10, 20 and 40 symbols sorts {}, {} and {} times as many",
         "sort/none": "and `none` {}, {} and {} (",
@@ -62,7 +62,7 @@ def test_card_18_has_each_mean_reach_as_a_multiple_of_the_training_length():
         times = [f"{np.mean(reached) / n:.1f}" for n, (reached, _) in tables.reaches_of(name).items()]
         assert sentence.format(*times) in card
     words = "{1} times as many, not {0}, and trained on 40, {2} times".format(*times)
-    assert words in " ".join((ROOT / "docs/tasks.md").read_text().split())
+    assert words in in_one_line("docs/tasks.md")
 
 
 def test_the_claims_with_which_few_files_agree_are_known():
