@@ -5,6 +5,7 @@ of each block in the validation text; and `about`, which is JSON with everything
 """
 
 import ast
+import functools
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -159,6 +160,12 @@ def open_runs(cfg):
     return runs, kept, dataset
 
 
+@functools.cache
+def syntax_tree(code):
+    """As text, without comments. Kept, because every length of every run asks for it."""
+    return ast.dump(ast.parse(code))
+
+
 def code_hash(model_config):
     """A hash of the syntax trees of model.py, of the files of the config's schemes, and of those of schemes/ that they
     import. Comments do not change it."""
@@ -168,7 +175,7 @@ def code_hash(model_config):
     trees = set()
     for path in filter(Path.exists, paths):  # it also reaches what the loop adds
         text = path.read_text()
-        trees.add(ast.dump(ast.parse(text)))
+        trees.add(syntax_tree(text))
         imported = [folder / f"{name}.py" for name in re.findall(r"from schemes\.(\w+)", text)]
         paths += [path for path in imported if path not in paths]
     return files.json_hash(sorted(trees))

@@ -26,10 +26,11 @@ EXAMPLE = re.search(r"```python\n(.*?)```", PAGES[0], re.S)[1]
 CAPPED, SQUEEZE, FOX = re.findall(r"```python\n(.*?)```", PAGES[-1], re.S)  # the answers to exercises
 BLOCKS = re.findall(r"```sh\n(.*?)```", "".join(PAGES), re.S)
 COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.strip()]
-MODEL = "--n_layer=4 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --max_iters=2 --warmup_iters=1 --device=cpu"
+MODEL = "--n_layer=4 --n_head=2 --n_embd=8 --block_size=16 --batch_size=8 --max_iters=2 --warmup_iters=1 --device=cpu"
 TINY = "--block_size=32 --rope_block_size=16 --batch_size=2 --max_iters=3 --device=cpu"  # for a run that starts from another
 SIZES = {  # flags that make a script's commands quick
     "eval_length": ["--blocks=4", "--device=cpu"],
+    "evaluation.answers": ["--examples=20"],
     "sample": ["--max_new_tokens=8", "--device=cpu"],
     "tools.bench": "--n_layer=2 --n_head=2 --n_embd=8 --block_size=16 --batch_size=2 --device=cpu --rounds=1".split(),
 }
