@@ -190,3 +190,5 @@ def test_results_are_those_of_the_tables_and_rows_can_be_chosen(page):
     page.js("$('rows').querySelector('input:checked').click()")
     assert page.js("$('table').rows.length") == len(shown)
     assert page.js("$('chart').querySelectorAll('.mean').length") == len(shown) - 1
+    # a model that has just been chosen, and is not loaded, has no curve yet
+    assert page.js("data.t5 === undefined && measured({ name: 't5', window: { value: 0 } }).length") == 0

@@ -10,7 +10,7 @@ const colourOf = name => `hsl(${[...chosen.keys()].indexOf(name) * 137 + 20}deg 
 function measured(panel) {
   const window = +panel.window.value;
   const name = window ? `${panel.name}-window${window}` : panel.name;
-  const row = data.results?.[window ? "window" : "."].find(row => nameOf(row) === name);
+  const row = data[panel.name] && data.results?.[window ? "window" : "."].find(row => nameOf(row) === name);
   return Object.entries(row?.losses ?? {}).map(([multiple, losses]) => [panel.trained * multiple, mean(losses)]);
 }
 /* The rows of a setting, to choose from. */
