@@ -6,6 +6,7 @@ cell} of a table or returns a text.
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -272,6 +273,7 @@ def reached(titles, *schemes):
         yield row
 
 
+@cache
 def reaches_of(name):
     """{training length: (the reach of each model, which have learned the task)} of a row of reach/."""
     measured = {n: task_of(*scored_at(name), f"reach/{n}") for n in (10, 20, 40)}

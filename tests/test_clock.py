@@ -209,6 +209,15 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
     assert f"| {moved_back(gentle)} |" in page
 
 
+def test_the_card_has_the_rise_of_each_model():
+    card = in_one_line("benchmark/replications.md")
+    for name in ("alibi", "alibi_windows"):
+        row = read_row(f"clock/small/{name}-window512")
+        rise_by_seed = dict(zip(row.seeds, (row.losses[2048] - row.losses[512]).mean(1), strict=True))
+        rises = [rise_by_seed[seed] for seed in (1337, 1, 2)]
+        assert "by {:.3f}, {:.3f} and {:.3f}, on average".format(*rises) in card
+
+
 def test_the_card_has_the_numbers_of_alibi_by_length():
     card = in_one_line("benchmark/replications.md")
     rows = read_rows("clock/characters")
