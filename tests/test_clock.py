@@ -144,20 +144,14 @@ def test_the_page_has_the_numbers_of_the_small_models():
     rows = [(f"ALiBi, {step:,} steps", f"step{step}", f"step{step}", 0) for step in (465, 930, 1395)]
     rows += [("ALiBi", "alibi", "alibi-1337", 0)]
     rows += [(f"ALiBi, seed {seed}", "alibi", f"alibi-{seed}", seed) for seed in (1, 2)]
-    rows += [("windows of 1,024, the first half not scored", "alibi_preceded", "alibi_preceded-1337", 0)]
     for words, name, file, model in rows:
         kept = arrays_of(file)
-        at_512 = 0 if name == "alibi_preceded" else 2  # contexts start at half of the training length
-        numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][at_512, 2:, 2]]
+        numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][2, 2:, 2]]
         cells = [words, *losses_of_copies(name, model), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
         if not name.startswith("step"):
-            cells.append(moved_back(kept) + " (at 4,096)" * (name == "alibi_preceded"))
+            cells.append(moved_back(kept))
         assert f"| {' | '.join(cells)} |" in page
         assert np.abs(kept["undone"][-1, 2:, 2]).max() < 0.05
-    preceded = arrays_of("alibi_preceded-1337")
-    assert f"its head undoes {preceded['undone'][2, 3, 2]:.2f}" in page
-    losses = read_row("clock/small/alibi_preceded-window512").losses
-    assert losses[1024].mean() < losses[512].mean()
 
     taken = []
     others = []  # what the page says in ranges: rises moved randomly, short texts moved, and randomly
@@ -192,6 +186,7 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         "fox5": "FoX (`fox5`)",
         "alibi_flat": "no slope in heads 2 and 3",
         "alibi_windows": "windows of 64 in layers 0 and 1",
+        "alibi_preceded": "windows of 1,024, the first half not scored",
         "alibi_gentle": "slopes ÷ 16",
     }
     counts = {1: "", 2: ", two models", 3: ", three models"}
@@ -199,6 +194,19 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         n_models = len(read_row(f"clock/small/{name}-window512").seeds)
         cells = [f"{words}{counts[n_models]}", *losses_of_copies(name, None)]
         assert f"| {' | '.join(cells)} |" in page
+
+    preceded = [arrays_of(f"alibi_preceded-{seed}") for seed in (1337, 1, 2)]
+    numbers = [
+        np.mean([kept["place"][2:4] for kept in preceded], axis=0),
+        np.mean([kept["copying"][2:, 2] for kept in preceded], axis=0),
+        np.mean([kept["undone"][0, 2:, 2] for kept in preceded], axis=0),  # the first context is that of 512 tokens
+    ]
+    cells = [f"{low:.2f}, {high:.2f}" for low, high in numbers]
+    assert f"| {' | '.join(cells)} | {moved_back(*preceded)} (at 4,096) |" in page
+    at_1024 = [kept["undone"][2, 3, 2] for kept in preceded]
+    assert f"the head undoes {min(at_1024):.2f} to {max(at_1024):.2f}" in page
+    losses = read_row("clock/small/alibi_preceded-window512").losses
+    assert (losses[1024].mean(1) < losses[512].mean(1)).all()
 
     place = []
     for seed, head in (1337, 3), (1, 2), (2, 2):
@@ -216,11 +224,32 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
 
 def test_the_card_has_the_rise_of_each_model():
     card = in_one_line("benchmark/replications.md")
-    for name in ("alibi", "alibi_windows", "alibi_gentle"):
+    for name in ("alibi", "alibi_windows", "alibi_gentle", "alibi_preceded"):
         row = read_row(f"clock/small/{name}-window512")
         rise_by_seed = dict(zip(row.seeds, (row.losses[2048] - row.losses[512]).mean(1), strict=True))
         rises = [rise_by_seed[seed] for seed in (1337, 1, 2)]
         assert "by {:.3f}, {:.3f} and {:.3f}, on average".format(*rises) in card
+
+
+def test_the_card_has_the_numbers_of_the_models_with_text_before_all_that_is_scored():
+    card = in_one_line("benchmark/replications.md")
+    undone = []
+    place = []
+    taken = []
+    added = []
+    for kept in [arrays_of(f"alibi_preceded-{seed}") for seed in (1337, 1, 2)]:
+        assert np.argwhere(kept["copying"] >= 0.05).tolist() == [[3, 2]]
+        undone.append(kept["undone"][2, 3, 2])
+        assert kept["undone"][4:, 3, 2].max() < 0.05
+        place.append(kept["place"].max())
+        (short, *_), (long, back, random) = moved(kept)
+        rise = (long - short).mean()
+        taken.append(1 - (back - short).mean() / rise)
+        added.append((random - short).mean() / rise - 1)
+    assert "undoes {:.2f}, {:.2f} and {:.2f} of its slope".format(*undone) in card
+    assert "R² is {:.2f}, {:.2f} and {:.2f} for the place".format(*place) in card
+    words = "takes {:.0%}, {:.0%} and {:.0%} of the rise away; randomly, it changes by {:.0%}, {:.0%} and {:.0%}"
+    assert words.format(*taken, *added) in card
 
 
 def test_the_card_has_the_numbers_of_alibi_by_length():
