@@ -202,7 +202,7 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         np.mean([kept["undone"][0, 2:, 2] for kept in preceded], axis=0),  # the first context is that of 512 tokens
     ]
     cells = [f"{low:.2f}, {high:.2f}" for low, high in numbers]
-    assert f"| {' | '.join(cells)} | {moved_back(*preceded)} (at 4,096) |" in page
+    assert f"| {' | '.join(cells)} | {moved_back(*preceded)} (1,024 to 4,096) |" in page
     at_1024 = [kept["undone"][2, 3, 2] for kept in preceded]
     assert f"the head undoes {min(at_1024):.2f} to {max(at_1024):.2f}" in page
     losses = read_row("clock/small/alibi_preceded-window512").losses
