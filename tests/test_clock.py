@@ -139,6 +139,24 @@ def moved_back(*models):
     return f"{np.mean(unmoved):+.3f} to {signed(*interval([np.stack(back)], models[0]['documents']))}"
 
 
+def effects(kept):
+    """The share of the rise of the kept texts that the move takes away, and the share that random directions add."""
+    (short, *_), (long, back, random) = moved(kept)
+    rise = (long - short).mean()
+    return 1 - (back - short).mean() / rise, (random - short).mean() / rise - 1
+
+
+def clock_and_head(*models, at_512=2):
+    """Of one model or more, as the page has them: R² in layers 2 and 3, and of their heads 2 the weight on sources and
+    the share undone at 512 tokens, which is the context `at_512` of the kept ones."""
+    means = [
+        np.mean([kept["place"][2:4] for kept in models], axis=0),
+        np.mean([kept["copying"][2:, 2] for kept in models], axis=0),
+        np.mean([kept["undone"][at_512, 2:, 2] for kept in models], axis=0),
+    ]
+    return [f"{first:.2f}, {second:.2f}" for first, second in means]
+
+
 def test_the_page_has_the_numbers_of_the_small_models():
     page = in_one_line("docs/alibi.md")
     rows = [(f"ALiBi, {step:,} steps", f"step{step}", f"step{step}", 0) for step in (465, 930, 1395)]
@@ -146,8 +164,7 @@ def test_the_page_has_the_numbers_of_the_small_models():
     rows += [(f"ALiBi, seed {seed}", "alibi", f"alibi-{seed}", seed) for seed in (1, 2)]
     for words, name, file, model in rows:
         kept = arrays_of(file)
-        numbers = [kept["place"][2:4], kept["copying"][2:, 2], kept["undone"][2, 2:, 2]]
-        cells = [words, *losses_of_copies(name, model), *(f"{low:.2f}, {high:.2f}" for low, high in numbers)]
+        cells = [words, *losses_of_copies(name, model), *clock_and_head(kept)]
         if not name.startswith("step"):
             cells.append(moved_back(kept))
         assert f"| {' | '.join(cells)} |" in page
@@ -158,9 +175,9 @@ def test_the_page_has_the_numbers_of_the_small_models():
     for seed, heads in (1337, [[2, 2], [3, 2]]), (1, [[3, 2]]), (2, [[3, 2]]):
         kept = arrays_of(f"alibi-{seed}")
         assert np.argwhere(kept["copying"] >= 0.05).tolist() == heads
-        (short, short_moved, short_random), (long, back, random) = moved(kept)
-        rise = (long - short).mean()
-        taken.append(f"{1 - (back - short).mean() / rise:.0%}")
+        (short, short_moved, short_random), (*_, random) = moved(kept)
+        share, _ = effects(kept)
+        taken.append(f"{share:.0%}")
         others.append([(losses - short).mean() for losses in (random, short_moved, short_random)])
     assert f"takes {taken[0]}, {taken[1]} and {taken[2]} of the rise" in page
     ranges = [
@@ -189,19 +206,13 @@ def test_the_page_has_the_numbers_of_the_controls_and_cures():
         "alibi_preceded": "windows of 1,024, the first half not scored",
         "alibi_gentle": "slopes ÷ 16",
     }
-    counts = {1: "", 2: ", two models", 3: ", three models"}
     for name, words in words_of.items():
-        n_models = len(read_row(f"clock/small/{name}-window512").seeds)
-        cells = [f"{words}{counts[n_models]}", *losses_of_copies(name, None)]
+        assert len(read_row(f"clock/small/{name}-window512").seeds) == 3
+        cells = [f"{words}, three models", *losses_of_copies(name, None)]
         assert f"| {' | '.join(cells)} |" in page
 
     preceded = [arrays_of(f"alibi_preceded-{seed}") for seed in (1337, 1, 2)]
-    numbers = [
-        np.mean([kept["place"][2:4] for kept in preceded], axis=0),
-        np.mean([kept["copying"][2:, 2] for kept in preceded], axis=0),
-        np.mean([kept["undone"][0, 2:, 2] for kept in preceded], axis=0),  # the first context is that of 512 tokens
-    ]
-    cells = [f"{low:.2f}, {high:.2f}" for low, high in numbers]
+    cells = clock_and_head(*preceded, at_512=0)  # contexts start at half of the training length
     assert f"| {' | '.join(cells)} | {moved_back(*preceded)} (1,024 to 4,096) |" in page
     at_1024 = [kept["undone"][2, 3, 2] for kept in preceded]
     assert f"the head undoes {min(at_1024):.2f} to {max(at_1024):.2f}" in page
@@ -242,10 +253,9 @@ def test_the_card_has_the_numbers_of_the_models_with_text_before_all_that_is_sco
         undone.append(kept["undone"][2, 3, 2])
         assert kept["undone"][4:, 3, 2].max() < 0.05
         place.append(kept["place"].max())
-        (short, *_), (long, back, random) = moved(kept)
-        rise = (long - short).mean()
-        taken.append(1 - (back - short).mean() / rise)
-        added.append((random - short).mean() / rise - 1)
+        share_taken, share_added = effects(kept)
+        taken.append(share_taken)
+        added.append(share_added)
     assert "undoes {:.2f}, {:.2f} and {:.2f} of its slope".format(*undone) in card
     assert "R² is {:.2f}, {:.2f} and {:.2f} for the place".format(*place) in card
     words = "takes {:.0%}, {:.0%} and {:.0%} of the rise away; randomly, it changes by {:.0%}, {:.0%} and {:.0%}"
@@ -279,10 +289,7 @@ def test_the_card_has_the_numbers_of_alibi_by_length():
     assert last["undone"][2, 3, 3] < 0
     assert (last["undone"][-1, 2:] < 0.005).all()
     assert np.argwhere(last["place"] > clock.CLEAR).tolist() == [[3]]
-    (short, *_), (long, back, random) = moved(last)
-    rise = (long - short).mean()
-    taken = 1 - (back - short).mean() / rise
-    added = (random - short).mean() / rise - 1
+    taken, added = effects(last)
     assert f"takes away {taken:.0%} of the rise in 48 other texts; random directions add {added:.0%}" in card
 
     risen = rise_of(rows["512-step6900-window512"])
