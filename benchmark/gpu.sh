@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What to measure on a GPU that can be had for a quarter of an hour:  OUT=FOLDER bash benchmark/gpu.sh fast|large
-#   fast   Is it right, and is it fast? (260 s)    large  Is it true at 50M parameters, and with QK-norm? (500 s)
+# What to measure on a GPU that can be had for half an hour:  OUT=FOLDER bash benchmark/gpu.sh fast|large
+#   fast   Is it right, and is it fast? (400 s)
+#   large  Is it true at 55M parameters, and with QK-norm? (560 s; card H in replications.md)
 # Each part has a limit, and all of them end DEADLINE seconds after the start. What is finished is packed into
 # $OUT/gpu.tar.gz after each part; the same command on the same machine does the rest.
 # WORK: the folder for the work, best in memory. NANOGPT: a checkout of nanoGPT with its data for Tiny Shakespeare.
@@ -17,11 +18,12 @@ echo 'layers = "window=1/2 *3 | pos_scheme=none"' >"$work/half.py"
 steps=800 small="" first="" tests="-n 8" bench="--block_size=1024 --batch_size=16 --rounds=20" blocks="--blocks=256 --block_tokens=32"
 ours="--max_iters=700 --warmup_iters=30 --min_lr=0 --decay=linear" theirs=""
 model="--n_layer=16 --n_head=8 --n_embd=512 --block_size=512 --batch_size=64" window=512
-lengths=128,512,1024,2048,8192
+far=1024,2048,4096,8192,16384 lengths=128,512,1024,2048,8192
 if [ "${SIZE:-}" = tiny ]; then
   steps=6 small="--n_layer=4 --n_head=2 --n_embd=16 --batch_size=2" first="--max_iters=4 --out_dir=out/gpu" tests="-n 1"
   bench="--block_size=32 --rounds=1" blocks="--blocks=20 --block_tokens=4" ours="--max_iters=6"
-  model="--block_size=32 $small" window=32 lengths=16,32,64
+  model="--block_size=32 $small" window=32
+  far=16,64 lengths=16,32,64
   theirs="--max_iters=2 --batch_size=2 --eval_iters=1 --device=cpu --dtype=float32 --compile=False"
 fi
 
@@ -60,6 +62,7 @@ fast() {
   speed waited 100 --schemes=learnable,rope,alibi,fox ${nanogpt:+--nanogpt="$nanogpt"}
   speed flowing 100 --schemes=learnable,rope,alibi,fox ${nanogpt:+--nanogpt="$nanogpt"} --flowing=8
   speed rope-muon 60 --schemes=rope
+  lines=24 speed lengths 60 --schemes=rope,alibi,fox,t5 --lengths=$far --rounds=5
   for compile in True False; do
     part "first-$compile" 90 bash -c "time python train.py config/rope.py --compile=$compile --overwrite $small $first"
   done
@@ -74,7 +77,7 @@ speed() {  # speed PART SECONDS FLAGS...: training steps at GPT-2's size
 }
 
 # ---------------------------------------------------------------------------------------------------------
-# Is it true at 50M parameters, and with QK-norm?
+# Is it true at 55M parameters, and with QK-norm?
 
 large() {  # lanes side by side: each trains a model, then scores it
   for name in ${NAMES:-rope alibi rope-qk_norm alibi-qk_norm fox5 rope_nope}; do
@@ -104,8 +107,8 @@ score() {  # score NAME: without a window, and with one of the training length
 }
 
 case "$*" in
-  fast) deadline=${DEADLINE:-260}; fast ;;
-  large) deadline=${DEADLINE:-500}; large ;;
+  fast) deadline=${DEADLINE:-400}; fast ;;
+  large) deadline=${DEADLINE:-560}; large ;;
   *) echo "usage: OUT=FOLDER bash benchmark/gpu.sh fast|large" >&2; exit 2 ;;
 esac
 pack

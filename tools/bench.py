@@ -82,7 +82,7 @@ def forward_backward(model, x, y, dtype):
 
 def time_steps(cfg, device, dtype):
     """Prints the speed of a training step of each contender. The ratio is the median over the rounds of its speed
-    relative to the first in the same round."""
+    relative to the first in the same round. MB: the peak memory of a step, beside parameters and the optimizer's."""
     pairs = contenders(cfg, device)
     is_compiled = device.type == "cuda" if cfg.compile is None else cfg.compile
     if is_compiled:
@@ -101,15 +101,17 @@ def time_steps(cfg, device, dtype):
         loss.item()  # waits for the device
         return (time.perf_counter() - start) / cfg.flowing
 
-    seconds = np.array([[step_s(*pair) for pair in pairs.values()] for _ in range(WARMUP + cfg.rounds)])[WARMUP:]
+    steps = [partial(step_s, *pair) for pair in pairs.values()]
+    seconds = np.array([[step() for step in steps] for _ in range(WARMUP + cfg.rounds)])[WARMUP:]
     median_s = np.median(seconds, axis=0)
     speed = np.median(seconds[:, :1] / seconds, axis=0)
     settings = f"{cfg.optimizer}, {device.type}, {str(dtype)[6:]}" + ", compiled" * is_compiled
     print(f"{cfg.batch_size} windows of {cfg.block_size} tokens a step, {settings}")
-    print(f"{'':20}{'parameters':>12}{'ms a step':>11}{'tokens/s':>11}{f'speed relative to {cfg.chosen[0]}':>30}")
+    print(f"{'parameters':>32}{'ms a step':>11}{'MB':>8}{'tokens/s':>11}{f'speed relative to {cfg.chosen[0]}':>30}")
     for n, (name, (model, _)) in enumerate(pairs.items()):
         size = sum(p.numel() for p in model.parameters())
-        print(f"{name:20}{size:12,}{1000 * median_s[n]:11.1f}{x.numel() / median_s[n]:11,.0f}{speed[n]:30.3f}")
+        numbers = f"{1000 * median_s[n]:11.1f}{peak_memory(steps[n], device) / 1e6:8,.0f}"
+        print(f"{name:20}{size:12,}{numbers}{x.numel() / median_s[n]:11,.0f}{speed[n]:30.3f}")
 
 
 def peak_memory(action, device):
