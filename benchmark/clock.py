@@ -1,8 +1,8 @@
 """How a model undoes ALiBi:  python -m benchmark.clock RUN FILE.npz
 
-docs/alibi.md says what the arrays of FILE mean. All layers have the window that the model was trained with, or one of
-the training length T, so that two contexts differ only in where they start: a *short* one has T tokens, a *long* one
-4T tokens.
+benchmark/README.md names the arrays of FILE, and docs/alibi.md says what they show. All layers have the window that the
+model was trained with, or one of the training length T, so that two contexts differ only in where they start: a *short*
+one has T tokens, a *long* one 4T tokens.
 """
 
 from dataclasses import replace
