@@ -202,7 +202,7 @@ def draw_tasks():
         "_sampled, _half: trained at sampled positions in all or half of the steps; -max_position512: scored there"
     )
     titles = {
-        "copy": "RoPE at sampled positions copies 40 symbols and more",
+        "copy": "Two rope_half and two rope_sampled copy 40 symbols",
         "reverse": "Two of three models of fox5 reverse 40 symbols",
         "sort": "fox5, learnable, none and both _half sort 30 symbols",
     }

@@ -55,7 +55,7 @@ def test_card_18_has_each_mean_reach_as_a_multiple_of_the_training_length():
     card = in_one_line("benchmark/replications.md")
     sentences = {
         "sort/fox5": "`fox5` trained on up to 10, 20 and 40 symbols sorts {}, {} and {} times as many",
-        "sort/none": "and `none` {}, {} and {} (",
+        "sort/none": "and `none` {}, {} and {}.",
         "copy/fox5": "on average, it copies {}, {} and {} times as many",
     }
     for name, sentence in sentences.items():
@@ -63,6 +63,33 @@ def test_card_18_has_each_mean_reach_as_a_multiple_of_the_training_length():
         assert sentence.format(*times) in card
     words = "{1} times as many, not {0}, and trained on 40, {2} times".format(*times)
     assert words in in_one_line("docs/tasks.md")
+
+
+def multiples_of(name):
+    """The reach of each model that learned a task, as a multiple of its training length."""
+    return np.concatenate([reached[learned] / n for n, (reached, learned) in tables.reaches_of(name).items()])
+
+
+def test_card_18_has_the_reach_of_the_rows_without_a_claim():
+    card = in_one_line("benchmark/replications.md")
+    alibi = np.concatenate([multiples_of("sort/alibi"), multiples_of("copy/alibi")])
+    assert f"{len(alibi)} of 22 models reach {alibi.min():.1f} to {alibi.max():.1f} times" in card
+
+    trained_at = "rope_sampled-max_position512"
+    alone, behind = [
+        [multiples_of(f"{task}/{trained_at}") for task in tasks]
+        for tasks in (("sort", "copy"), ("sort_behind", "copy_behind"))
+    ]
+    ranges = [f"{times.min():.1f} to {times.max():.1f}" for times in (*alone, *behind)]
+    words = "the {} and {} of 11 models that learned reach {} and {} times their training length alone, {} and {} times"
+    assert words.format(*map(len, alone), *ranges) in card
+    assert len(multiples_of("sort/rope_sampled")) == 1 and len(multiples_of("copy/rope_sampled")) == 3
+
+    page = in_one_line("docs/tasks.md")
+    reached = {name: tables.reaches_of(name)[20][0] for name in (f"copy_behind/{trained_at}", "copy_behind/fox5")}
+    assert "reach {} to {}, `fox5` {} to {})".format(*(f(x) for x in reached.values() for f in (min, max))) in page
+    short = tables.reaches_of(f"copy/{trained_at}")[20][0]
+    assert f"(new: {short.min()} to {short.max()})" in page
 
 
 def test_the_claims_with_which_few_files_agree_are_known():
