@@ -87,8 +87,8 @@ large() {  # lanes side by side: each trains a model, then scores it
 }
 
 train() {  # train NAME
-  part "train-$1" 400 python train.py $(options "$1") --dataset=packages $model --max_iters=$steps \
-    --eval_interval=$steps --log_interval=50 --overwrite --out_dir="$work/runs/$1"
+  part "train-$1" 520 python train.py $(options "$1") --dataset=packages $model --max_iters=$steps \
+    --eval_interval=$steps --log_interval=50 --out_dir="$work/runs/$1"  # a run that was cut off goes on
 }
 
 options() {  # options NAME: what distinguishes a model
@@ -103,7 +103,7 @@ options() {  # options NAME: what distinguishes a model
 score() {  # score NAME: without a window, and with one of the training length
   local scored="$blocks --lengths=$lengths --results_dir=$work/results --keep=$work/kept"
   part "score-$1" 120 python eval_length.py "$work/runs/$1" $scored
-  case $1 in rope* | alibi*) part "window-$1" 120 python eval_length.py "$work/runs/$1" $scored --window=$window ;; esac
+  case $1 in rope | rope-* | alibi*) part "window-$1" 120 python eval_length.py "$work/runs/$1" $scored --window=$window ;; esac
 }
 
 case "$*" in

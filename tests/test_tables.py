@@ -81,15 +81,21 @@ def test_card_18_has_the_reach_of_the_rows_without_a_claim():
         for tasks in (("sort", "copy"), ("sort_behind", "copy_behind"))
     ]
     ranges = [f"{times.min():.1f} to {times.max():.1f}" for times in (*alone, *behind)]
-    words = "the {} and {} of 11 models that learned reach {} and {} times their training length alone, {} and {} times"
-    assert words.format(*map(len, alone), *ranges) in card
-    assert len(multiples_of("sort/rope_sampled")) == 1 and len(multiples_of("copy/rope_sampled")) == 3
+    assert "{} of 11 models have learned to sort, and {} of 11 to copy".format(*map(len, alone)) in card
+    words = "They reach {} and {} times their training length alone, and {} and {} times behind other examples"
+    assert words.format(*ranges) in card
+    n_learned = [len(multiples_of(f"{task}/rope_sampled")) for task in ("sort", "copy")]
+    assert "At 0, 1, 2, …, {} and {} of 11 models have learned".format(*n_learned) in card
 
     page = in_one_line("docs/tasks.md")
     reached = {name: tables.reaches_of(name)[20][0] for name in (f"copy_behind/{trained_at}", "copy_behind/fox5")}
     assert "reach {} to {}, `fox5` {} to {})".format(*(f(x) for x in reached.values() for f in (min, max))) in page
     short = tables.reaches_of(f"copy/{trained_at}")[20][0]
     assert f"(new: {short.min()} to {short.max()})" in page
+    at_0, behind_others = [
+        tables.bracketed(*tables.reaches_of(f"{task}/rope_sampled")[20]) for task in ("copy", "copy_behind")
+    ]
+    assert (at_0, behind_others) == ("(10), (42), 66, (24), 28", "(0), (0), 0, (0), 28")
 
 
 def test_the_claims_with_which_few_files_agree_are_known():
