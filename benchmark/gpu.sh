@@ -88,7 +88,7 @@ large() {  # lanes side by side: each trains a model, then scores it
 
 train() {  # train NAME
   part "train-$1" 520 python train.py $(options "$1") --dataset=packages $model --max_iters=$steps \
-    --eval_interval=$steps --log_interval=50 --out_dir="$work/runs/$1"  # a run that was cut off goes on
+    --eval_interval=$steps --log_interval=50 --out_dir="$work/runs/$1"  # without --overwrite: resumes a run that was cut off
 }
 
 options() {  # options NAME: what distinguishes a model

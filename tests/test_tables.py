@@ -75,27 +75,24 @@ def test_card_18_has_the_reach_of_the_rows_without_a_claim():
     alibi = np.concatenate([multiples_of("sort/alibi"), multiples_of("copy/alibi")])
     assert f"{len(alibi)} of 22 models reach {alibi.min():.1f} to {alibi.max():.1f} times" in card
 
-    trained_at = "rope_sampled-max_position512"
-    alone, behind = [
-        [multiples_of(f"{task}/{trained_at}") for task in tasks]
-        for tasks in (("sort", "copy"), ("sort_behind", "copy_behind"))
-    ]
-    ranges = [f"{times.min():.1f} to {times.max():.1f}" for times in (*alone, *behind)]
-    assert "{} of 11 models have learned to sort, and {} of 11 to copy".format(*map(len, alone)) in card
-    words = "They reach {} and {} times their training length alone, and {} and {} times behind other examples"
-    assert words.format(*ranges) in card
-    n_learned = [len(multiples_of(f"{task}/rope_sampled")) for task in ("sort", "copy")]
-    assert "At 0, 1, 2, …, {} and {} of 11 models have learned".format(*n_learned) in card
+    sampled = "rope_sampled-max_position512"
+    times = [multiples_of(f"{task}/{sampled}") for task in ("sort", "copy", "sort_behind", "copy_behind")]
+    ranges = [f"{of_models.min():.1f} to {of_models.max():.1f}" for of_models in times]
+    assert "They reach {} and {} times their training length alone.".format(*ranges[:2]) in card
+    assert "they reach {} and {} times.".format(*ranges[2:]) in card
+    at_0 = [multiples_of(f"{task}/rope_sampled") for task in ("sort", "copy")]
+    for words, sort, copy in ("sampled positions", *times[:2]), ("0, 1, 2, …", *at_0):
+        counts = f"{len(sort)} of 11 models learned to sort and {len(copy)} of 11 learned to copy"
+        assert f"cored at {words}, {counts}" in card
 
     page = in_one_line("docs/tasks.md")
-    reached = {name: tables.reaches_of(name)[20][0] for name in (f"copy_behind/{trained_at}", "copy_behind/fox5")}
-    assert "reach {} to {}, `fox5` {} to {})".format(*(f(x) for x in reached.values() for f in (min, max))) in page
-    short = tables.reaches_of(f"copy/{trained_at}")[20][0]
-    assert f"(new: {short.min()} to {short.max()})" in page
-    at_0, behind_others = [
-        tables.bracketed(*tables.reaches_of(f"{task}/rope_sampled")[20]) for task in ("copy", "copy_behind")
-    ]
-    assert (at_0, behind_others) == ("(10), (42), 66, (24), 28", "(0), (0), 0, (0), 28")
+    new, fox5 = [tables.reaches_of(f"copy_behind/{name}")[20][0] for name in (sampled, "fox5")]
+    assert f"reach {new.min()} to {new.max()}, and `fox5` reaches {fox5.min()} to {fox5.max()}." in page
+    alone, _ = tables.reaches_of(f"copy/{sampled}")[20]
+    assert f"(new: {alone.min()} to {alone.max()})" in page
+    cells = [tables.bracketed(*tables.reaches_of(f"{task}/rope_sampled")[20]) for task in ("copy", "copy_behind")]
+    assert cells == ["(10), (42), 66, (24), 28", "(0), (0), 0, (0), 28"]
+    assert "they reach 66 and 28, and behind others 0 and 28." in page
 
 
 def test_the_claims_with_which_few_files_agree_are_known():
